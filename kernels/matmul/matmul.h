@@ -1,0 +1,45 @@
+// The exact matmul: C = A B^T, every element one FMA chain over k = 1, 0, 3, 2, ... from +0 (or from the element of C it
+// continues), an odd K padded by one zero, FTZ and DAZ set. The order depends on nothing else: row i of the output is the
+// same for M = 1 and M = 512, for any blocking, thread count and instruction set. vdpbf16ps computes exactly this chain.
+#pragma once
+#include <cstdint>
+
+#include "kernels/core/context.h"
+#include "kernels/core/tensor.h"
+#include "kernels/numerics/numerics.h"
+
+namespace plumb {
+
+/// One factor of a product: `rows` indexes the output, `depth` the sum.
+struct MatmulOperand {
+  ConstMat mat;
+  bool transposed = false;  // false: mat is (rows, depth); true: mat is (depth, rows)
+  std::int64_t rows() const { return transposed ? mat.cols : mat.rows; }
+  std::int64_t depth() const { return transposed ? mat.rows : mat.cols; }
+};
+
+/// Weights in the panel layout of the microkernels, made once and read by every forward.
+struct PackedWeight {
+  const void* panels = nullptr;  // packed_bytes(rows, depth, dtype) bytes, 64-byte aligned
+  std::int64_t rows = 0;
+  std::int64_t depth = 0;
+  DType dtype = DType::bf16;
+  explicit operator bool() const { return panels != nullptr; }
+};
+std::size_t packed_bytes(std::int64_t rows, std::int64_t depth, DType dtype);
+/// Packs rows [first, first + count) of w (rows, depth); first must be a multiple of 32. The layout is that of every ISA.
+void pack_weight(Context&, ConstMat w, std::int64_t first, std::int64_t count, void* panels);
+
+struct Matmul {
+  MatmulOperand a;       // (M, K)
+  MatmulOperand b;       // (N, K); ignored in favour of `packed` when that is given, shapes must still agree if set
+  PackedWeight packed;   // optional, the b operand prepacked
+  ConstMat bias;         // optional (1, N): added in FP32 after the chain
+  Mat c;                 // (M, N) f32 or bf16
+  bool accumulate = false;  // c must be f32: each chain starts from the element of c instead of +0
+  bool round = false;       // rounds to BF16 after the bias even when c is f32 (site linear.out); implied by a bf16 c
+};
+/// a and b may be f32 or bf16 in any mix; bf16 x bf16 takes the BF16 kernels, everything else FP32 ones: same chain.
+void matmul(Context&, const Matmul&, MatmulOrder = MatmulOrder::pair_swapped);
+
+}  // namespace plumb

@@ -1,0 +1,129 @@
+// Numerics: which bits. One value per side (rollout, update): compute dtype, every rounding site with its overrides by
+// layer and place, the backward mode of each region and the order of every reduction. Printable, hashable, comparable.
+// The sites are described in docs/numerics.md; `b` = rounded to the compute dtype there, `f` = kept in FP32.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+
+namespace plumb {
+
+enum class Site : std::uint8_t {
+  embedding,           // the embedding row as it enters the stream
+  resid_store,         // h + r as written back to the residual stream
+  resid_sum_to_var,    // the h + r that feeds mean(x^2)
+  resid_sum_to_scale,  // the h + r that is multiplied by rstd
+  norm_xhat,           // sum * rstd, before the weight
+  norm_out,            // xhat * w, input of the next matmul
+  qk_norm_xhat,        // q * rstd_head, before the weight (Qwen3)
+  qk_norm_out,         // xhat * w, the value handed to the rotation (Qwen3)
+  rope_cos_sin_table,  // cos and sin of the angle
+  rope_rotated,        // the copy of the head vector that rotate_half makes
+  rope_products,       // x*c, y*s, y*c, x*s
+  rope_out,            // x*c - y*s, y*c + x*s
+  attn_scores,         // q . k
+  attn_scaled,         // times 1/sqrt(head_dim)
+  attn_probs,          // the probabilities handed to the product with V
+  attn_out,            // the product with V
+  swiglu_silu,         // silu(gate)
+  swiglu_out,          // silu(gate) * up
+  linear_out,          // every linear's output, one rounding after the FP32 bias
+  lm_head_logits,      // the logits
+  logits_temperature,  // the logits divided by the temperature
+  count
+};
+inline constexpr int kSites = int(Site::count);
+
+/// "rope.products" and so on; the names of configuration files and documentation.
+std::string_view name_of(Site site);
+/// Throws UsageError naming the nearest valid site.
+Site site_from_name(std::string_view name);
+
+/// A set of sites: bit set = `b`.
+struct Sites {
+  std::uint32_t mask = 0;
+  constexpr bool rounded(Site s) const { return (mask >> int(s) & 1u) != 0; }
+  constexpr void set(Site s, bool b) { mask = b ? mask | 1u << int(s) : mask & ~(1u << int(s)); }
+  friend constexpr bool operator==(Sites, Sites) = default;
+};
+
+/// Where in a layer a site sits. `block` holds everything but the residual norms.
+enum class Place : std::uint8_t { block, input_norm, post_attention_norm, final_norm, count };
+
+/// In layers first..last (negative counts from the end, -1 = the last layer) and at `place` the site has value `rounded`.
+/// The final norm belongs to no layer: overrides at Place::final_norm ignore the range.
+struct SiteOverride {
+  int first_layer = 0;
+  int last_layer = -1;
+  Place place = Place::block;
+  Site site = Site::embedding;
+  bool rounded = false;
+  friend bool operator==(const SiteOverride&, const SiteOverride&) = default;
+};
+
+/// mirror: each gradient is rounded where autograd of the same forward would; fused: FP32 inside, one rounding per output.
+enum class BackwardMode : std::uint8_t { fused, mirror };
+
+/// How the probabilities of attention are formed.
+enum class Softmax : std::uint8_t {
+  flash,       // P = exp(s - m) unnormalised (rounded at attn.probs), sum of the unrounded exp in FP32, one multiplication by its reciprocal at the end
+  normalised,  // P = softmax(s) (rounded at attn.probs), then P V
+};
+/// Where 1/sqrt(head_dim) is applied.
+enum class ScaleAt : std::uint8_t { scores, query };
+
+/// Order of summation of a dot product. Later: natural order, blocks of k, partial chains.
+enum class MatmulOrder : std::uint8_t {
+  pair_swapped,  // one FMA chain over k = 1, 0, 3, 2, ... from +0, an odd K padded by one zero
+};
+/// Order of a row sum. Later: PyTorch's.
+enum class RowSumOrder : std::uint8_t { lanes16 };
+
+struct Reductions {
+  MatmulOrder matmul = MatmulOrder::pair_swapped;
+  RowSumOrder row_sum = RowSumOrder::lanes16;
+  int attention_kv_tile = 512;  // keys per tile of the running maximum, from absolute position 0; a multiple of 16
+  int shards = 1;               // weight-gradient chains summed in a fixed tree
+  friend bool operator==(const Reductions&, const Reductions&) = default;
+};
+
+struct BackwardModes {
+  BackwardMode norm = BackwardMode::fused;
+  BackwardMode qk_norm = BackwardMode::fused;
+  BackwardMode rope = BackwardMode::fused;
+  BackwardMode attention = BackwardMode::fused;
+  BackwardMode swiglu = BackwardMode::fused;
+  BackwardMode linear = BackwardMode::fused;     // mirror: weight and bias gradients rounded once at the step's end
+  BackwardMode embedding = BackwardMode::fused;  // mirror: each added row rounds
+  bool merged_qkv = true;      // the gradient of the norm's output: one chain over q, k, v rows, or R(R(gv + gk) + gq)
+  bool merged_gate_up = true;  // likewise one chain over gate and up, or R(g_gate + g_up)
+  friend bool operator==(const BackwardModes&, const BackwardModes&) = default;
+};
+
+struct Numerics {
+  std::string preset = "fused";    // the name it started from; informative, not part of equality or hash
+  DType compute = DType::bf16;     // storage of activations and of the weights' compute copy; f32 makes every site `f`
+  Sites base;                      // the sites' values where no override applies
+  std::vector<SiteOverride> overrides;  // later ones win
+  Softmax softmax = Softmax::flash;
+  ScaleAt scale_at = ScaleAt::scores;
+  Reductions reductions;
+  BackwardModes backward;
+
+  /// The sites of layer (0-based, of n_layers) at a place, compute dtype applied.
+  Sites sites(int layer, int n_layers, Place place) const;
+  /// One line per fact, stable: the hash is over this text.
+  std::string describe() const;
+  std::uint64_t hash() const;
+  friend bool operator==(const Numerics& a, const Numerics& b);
+};
+
+/// fused, hf_eager, vllm_cpu_compiled, fp32. Throws UsageError naming the nearest valid preset.
+Numerics preset(std::string_view name);
+const std::vector<std::string_view>& preset_names();
+
+}  // namespace plumb

@@ -1,0 +1,62 @@
+// QK norm (optional, Qwen3) followed by the rotary embedding, on the heads of one matrix, in place or not:
+//   n = R?(R?(q * rstd_head) * w)            sites qk_norm.xhat, qk_norm.out
+//   x' = R?(R?(x*c) - R?(y_*s));  y' = R?(R?(y*c) + R?(x_*s))      x, y = first and second half of n;
+//   x_, y_ = the copy that rotate_half makes (site rope.rotated); sites rope.products, rope.out, rope.cos_sin_table
+// Sources: Su et al. 2021; transformers modeling_qwen3 (rotate_half convention).
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/core/context.h"
+#include "kernels/core/tensor.h"
+#include "kernels/numerics/numerics.h"
+
+namespace plumb {
+
+/// cos and sin of p * theta^(-2j/head_dim) in FP32, for p < positions, j < head_dim/2; angle and inverse frequency in FP32.
+/// Rounded copies for site rope.cos_sin_table = b are kept beside.
+class RopeTable {
+ public:
+  RopeTable() = default;
+  RopeTable(int head_dim, double theta, int positions);
+  int head_dim() const { return 2 * half_; }
+  int positions() const { return positions_; }
+  /// (head_dim/2) values of position p.
+  const float* cos(std::int64_t p, bool rounded) const { return table(rounded, 0) + p * half_; }
+  const float* sin(std::int64_t p, bool rounded) const { return table(rounded, 1) + p * half_; }
+
+ private:
+  const float* table(bool rounded, int which) const {
+    return values_.data() + (std::int64_t(rounded) * 2 + which) * positions_ * half_;
+  }
+  int half_ = 0;
+  int positions_ = 0;
+  std::vector<float> values_;  // (2: f, b) (2: cos, sin) (positions, head_dim/2)
+};
+
+struct RopeForward {
+  ConstMat in;                 // (N, heads*head_dim), may be a column slice of a wider matrix
+  int heads = 0;
+  ConstMat norm_weight;        // (1, head_dim) QK norm; empty: none
+  float eps = 1e-6f;
+  const RopeTable* table = nullptr;
+  const std::int32_t* positions = nullptr;  // (N), each < table->positions()
+  Mat out;                     // (N, heads*head_dim); may alias `in` exactly when the backward is not needed
+  float* rstd = nullptr;       // (N, heads); null: not wanted; only with norm_weight
+};
+void rope_forward(Context&, const RopeForward&, Sites);
+
+struct RopeBackward {
+  ConstMat d_out;              // (N, heads*head_dim)
+  ConstMat in;                 // (N, heads*head_dim) the forward's input (only read with norm_weight)
+  int heads = 0;
+  ConstMat norm_weight;        // as in the forward
+  const float* rstd = nullptr; // (N, heads) as saved; only with norm_weight
+  const RopeTable* table = nullptr;
+  const std::int32_t* positions = nullptr;  // (N)
+  Mat d_in;                    // (N, heads*head_dim); may alias d_out exactly
+  float* d_norm_weight = nullptr;  // (head_dim) FP32, added to: one chain over rows, heads inner; null: not wanted
+};
+void rope_backward(Context&, const RopeBackward&, Sites, BackwardMode rope, BackwardMode qk_norm);
+
+}  // namespace plumb

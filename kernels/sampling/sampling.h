@@ -1,0 +1,25 @@
+// One token from one row of scaled logits: greedy, or temperature (already applied) with top-k and top-p, by inverting the
+// cumulative distribution at one uniform number. The result depends on the row, the parameters and the number only.
+#pragma once
+#include <cstdint>
+
+#include "kernels/logprob/logprob.h"
+
+namespace plumb {
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy (the lowest index of the maximum)
+  int top_k = 0;             // 0: off
+  float top_p = 1.0f;        // 1: off; keeps the smallest set whose mass reaches top_p, the crossing token included
+};
+
+struct SampledToken {
+  std::int32_t token = 0;
+  float logprob = 0;           // raw: under the full distribution at this temperature (1 when greedy)
+  float logprob_kept = 0;      // renormalised over the kept set; equal to logprob when nothing is cut
+};
+
+/// logits: one row as the LM head stored it. work: scratch of at least 2 * vocab floats. u in [0, 1).
+SampledToken sample_token(const void* logits, DType dtype, std::int64_t vocab, const SamplingParams&, float u, Sites, float* work);
+
+}  // namespace plumb
