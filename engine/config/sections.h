@@ -1,0 +1,155 @@
+// The configuration sections that the engine itself reads. Plain structs with defaults in place; each describes itself.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/config/visit.h"
+
+namespace plumb {
+
+enum class IsaChoice { automatic, avx2, avx512, avx512bf16 };
+constexpr auto enum_names(IsaChoice) {
+  return std::array{std::pair{IsaChoice::automatic, "auto"}, std::pair{IsaChoice::avx2, "avx2"}, std::pair{IsaChoice::avx512, "avx512"},
+                    std::pair{IsaChoice::avx512bf16, "avx512bf16"}};
+}
+
+/// How fast: no key here may change a bit of any result.
+struct ExecutionConfig {
+  int threads = 0;
+  IsaChoice isa = IsaChoice::automatic;
+  bool merged_matmuls = true;
+  bool recompute = false;
+  int micro_batch_tokens = 4096;
+  int logits_rows = 0;
+  int sampler_sequences = 256;
+  int prefill_tokens = 2048;
+};
+template <class V>
+void visit(V& v, ExecutionConfig& c) {
+  v.field("threads", c.threads, "compute threads; 0: one per core");
+  v.field("isa", c.isa, "instruction set of the kernels; auto: the fastest this machine has");
+  v.field("merged_matmuls", c.merged_matmuls, "one matmul for q, k, v and one for gate, up in the forward");
+  v.field("recompute", c.recompute,
+          "keep only block inputs and run each block's forward again in the backward: less memory, about a third more work");
+  v.field("micro_batch_tokens", c.micro_batch_tokens, "token budget of one packed forward/backward; at least the longest sequence");
+  v.field("logits_rows", c.logits_rows, "rows of logits held at once; 0: chosen from the vocabulary");
+  v.field("sampler_sequences", c.sampler_sequences, "sequences decoded together at most");
+  v.field("prefill_tokens", c.prefill_tokens, "prompt tokens computed together at most");
+}
+
+struct ModelSection {
+  std::string path;
+  std::string config;
+  std::uint64_t init_seed = 0;
+  std::string tokenizer;
+};
+template <class V>
+void visit(V& v, ModelSection& c) {
+  v.field("path", c.path, "Hugging Face folder to start from; empty: random initialisation of `config`");
+  v.field("config", c.config, "shape of a randomly initialised model: a YAML file, or a name of configs/models");
+  v.field("init_seed", c.init_seed, "seed of the random initialisation");
+  v.field("tokenizer", c.tokenizer, "folder with tokenizer.json; empty: the model folder's, or the task's characters");
+}
+
+struct NumericsSection {
+  std::string rollout = "fused";
+  std::string update;
+  std::string reference;
+};
+template <class V>
+void visit(V& v, NumericsSection& c) {
+  v.field("rollout", c.rollout, "rounding preset of the sampler: fused, hf_eager, vllm_cpu_compiled, fp32");
+  v.field("update", c.update, "rounding preset of the trainer; empty: the rollout's, and then the two agree bit for bit");
+  v.field("reference", c.reference, "rounding preset of the reference model; empty: the update's");
+}
+
+enum class LrSchedule { constant, linear, cosine };
+constexpr auto enum_names(LrSchedule) {
+  return std::array{std::pair{LrSchedule::constant, "constant"}, std::pair{LrSchedule::linear, "linear"},
+                    std::pair{LrSchedule::cosine, "cosine"}};
+}
+
+struct ScheduleConfig {
+  LrSchedule kind = LrSchedule::constant;
+  int warmup_steps = 0;
+  int total_steps = 0;
+  double final_ratio = 0;
+};
+template <class V>
+void visit(V& v, ScheduleConfig& c) {
+  v.field("kind", c.kind, "shape after the warm-up: constant, linear or cosine decay");
+  v.field("warmup_steps", c.warmup_steps, "optimizer steps of linear warm-up");
+  v.field("total_steps", c.total_steps,
+          "optimizer steps until the decay ends (its own number, so that a longer run is the same run); needed by linear and cosine");
+  v.field("final_ratio", c.final_ratio, "learning rate at the end of the decay, as a share of the peak");
+}
+
+struct OptimizerConfig {
+  double lr = 1e-6;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  double grad_clip = 1.0;
+  int max_nonfinite_steps = 5;
+  ScheduleConfig schedule;
+  std::vector<std::string> frozen;
+};
+template <class V>
+void visit(V& v, OptimizerConfig& c) {
+  v.field("lr", c.lr, "peak learning rate");
+  v.field("beta1", c.beta1, "decay of the first moment");
+  v.field("beta2", c.beta2, "decay of the second moment");
+  v.field("eps", c.eps, "added to the root of the second moment");
+  v.field("weight_decay", c.weight_decay, "decoupled weight decay, applied to every trained parameter as torch.optim.AdamW does");
+  v.field("grad_clip", c.grad_clip, "largest global gradient norm; 0: no clipping");
+  v.field("max_nonfinite_steps", c.max_nonfinite_steps,
+          "steps in a row that may be skipped for a non-finite gradient before the run stops");
+  v.section("schedule", c.schedule, "learning-rate schedule");
+  v.field("frozen", c.frozen, "parameters that are not trained: shell-style patterns over Hugging Face names, e.g. model.embed_tokens.*");
+}
+
+struct SamplingConfig {
+  double temperature = 1.0;
+  int top_k = 0;
+  double top_p = 1.0;
+  int max_new_tokens = 32;
+  std::vector<std::string> stop;
+};
+template <class V>
+void visit(V& v, SamplingConfig& c) {
+  v.field("temperature", c.temperature, "divides the logits, in sampling and in training alike; 0 is greedy (evaluation only)");
+  v.field("top_k", c.top_k, "keep the k most probable tokens; 0: all");
+  v.field("top_p", c.top_p, "keep the smallest set of tokens with this mass; 1: all");
+  v.field("max_new_tokens", c.max_new_tokens, "longest answer in tokens, EOS included");
+  v.field("stop", c.stop, "strings that end an answer, besides EOS");
+}
+
+struct CheckpointConfig {
+  int save_every = 100;
+  int keep = 2;
+  std::string keep_best;
+};
+template <class V>
+void visit(V& v, CheckpointConfig& c) {
+  v.field("save_every", c.save_every, "steps between checkpoints; 0: only at the end and when interrupted");
+  v.field("keep", c.keep, "newest checkpoints kept");
+  v.field("keep_best", c.keep_best, "evaluation metric whose best checkpoint is kept too, e.g. eval/greedy; empty: none");
+}
+
+struct LoggingConfig {
+  bool tensorboard = true;
+  int samples_every = 10;
+  int samples = 4;
+};
+template <class V>
+void visit(V& v, LoggingConfig& c) {
+  v.field("tensorboard", c.tensorboard, "write TensorBoard events beside metrics.jsonl");
+  v.field("samples_every", c.samples_every, "steps between writes of samples.jsonl; 0: never");
+  v.field("samples", c.samples, "answers written each time");
+}
+
+}  // namespace plumb
