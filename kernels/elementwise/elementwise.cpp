@@ -1,0 +1,31 @@
+#include "kernels/elementwise/elementwise.h"
+
+#include "kernels/core/error.h"
+#include "kernels/elementwise/elementwise_cpu.h"
+
+namespace plumb {
+namespace {
+
+void require_same_shape(const ConstMat& a, const ConstMat& b, const char* message) {
+  require(a.rows == b.rows && a.cols == b.cols, message);
+}
+
+}  // namespace
+
+void add_in_place(Context& ctx, Mat a, ConstMat b) {
+  require_same_shape(a, b, "internal: add_in_place of different shapes");
+  cpu::add_in_place(ctx, a, b);
+}
+
+void convert(Context& ctx, ConstMat in, Mat out) {
+  require_same_shape(in, out, "internal: convert between different shapes");
+  cpu::convert(ctx, in, out);
+}
+
+void column_sums(Context& ctx, ConstMat x, float* sums) { cpu::column_sums(ctx, x, sums); }
+
+void round_in_place(Context& ctx, float* x, std::int64_t n) { cpu::round_in_place(ctx, x, n); }
+
+void fill_zero(Context& ctx, Mat x) { cpu::fill_zero(ctx, x); }
+
+}  // namespace plumb
