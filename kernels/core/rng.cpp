@@ -1,6 +1,6 @@
 #include "kernels/core/rng.h"
 
-#include <cmath>
+#include "kernels/core/math.h"
 
 namespace plumb {
 namespace {
@@ -48,7 +48,7 @@ double random_normal(const RandomKey& key, std::uint64_t position) {
   const auto w = random_words(key, position);
   const double u = (double(std::uint64_t(w[0]) << 20 | w[1] >> 12) + 0.5) * 0x1p-52;
   const double v = double(std::uint64_t(w[2]) << 21 | w[3] >> 11) * 0x1p-53;
-  return std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586476925 * v);
+  return __builtin_sqrt(-2 * log_double(u)) * sin_cos_double(6.283185307179586476925 * v).cos;
 }
 
 }  // namespace plumb

@@ -70,7 +70,8 @@ enum class BackwardMode : std::uint8_t { fused, mirror };
 
 /// How the probabilities of attention are formed.
 enum class Softmax : std::uint8_t {
-  flash,       // P = exp(s - m) unnormalised (rounded at attn.probs), sum of the unrounded exp in FP32, one multiplication by its reciprocal at the end
+  flash,  // P = exp(s - m) unnormalised (rounded at attn.probs), sum of the unrounded exp in FP32, one multiplication by its reciprocal at
+          // the end
   normalised,  // P = softmax(s) (rounded at attn.probs), then P V
 };
 /// Where 1/sqrt(head_dim) is applied.
@@ -99,15 +100,15 @@ struct BackwardModes {
   BackwardMode swiglu = BackwardMode::fused;
   BackwardMode linear = BackwardMode::fused;     // mirror: weight and bias gradients rounded once at the step's end
   BackwardMode embedding = BackwardMode::fused;  // mirror: each added row rounds
-  bool merged_qkv = true;      // the gradient of the norm's output: one chain over q, k, v rows, or R(R(gv + gk) + gq)
-  bool merged_gate_up = true;  // likewise one chain over gate and up, or R(g_gate + g_up)
+  bool merged_qkv = true;                        // the gradient of the norm's output: one chain over q, k, v rows, or R(R(gv + gk) + gq)
+  bool merged_gate_up = true;                    // likewise one chain over gate and up, or R(g_gate + g_up)
   friend bool operator==(const BackwardModes&, const BackwardModes&) = default;
 };
 
 struct Numerics {
-  std::string preset = "fused";    // the name it started from; informative, not part of equality or hash
-  DType compute = DType::bf16;     // storage of activations and of the weights' compute copy; f32 makes every site `f`
-  Sites base;                      // the sites' values where no override applies
+  std::string preset = "fused";         // the name it started from; informative, not part of equality or hash
+  DType compute = DType::bf16;          // storage of activations and of the weights' compute copy; f32 makes every site `f`
+  Sites base;                           // the sites' values where no override applies
   std::vector<SiteOverride> overrides;  // later ones win
   Softmax softmax = Softmax::flash;
   ScaleAt scale_at = ScaleAt::scores;

@@ -1,0 +1,133 @@
+#include "kernels/numerics/numerics.h"
+
+#include "kernels/core/error.h"
+#include "kernels/core/nearest.h"
+#include "kernels/numerics/preset_sites.h"
+
+namespace plumb {
+
+namespace {
+
+constexpr std::array<std::string_view, kSites> kSiteNames = {
+    "embedding",   "resid.store",        "resid.sum_to_var", "resid.sum_to_scale", "norm.xhat",  "norm.out",       "qk_norm.xhat",
+    "qk_norm.out", "rope.cos_sin_table", "rope.rotated",     "rope.products",      "rope.out",   "attn.scores",    "attn.scaled",
+    "attn.probs",  "attn.out",           "swiglu.silu",      "swiglu.out",         "linear.out", "lm_head.logits", "logits.temperature"};
+
+constexpr std::string_view name_of(Place p) {
+  constexpr std::array<std::string_view, int(Place::count)> kNames = {"block", "input_norm", "post_attention_norm", "final_norm"};
+  return kNames[std::size_t(p)];
+}
+constexpr const char* name_of(BackwardMode m) { return m == BackwardMode::fused ? "fused" : "mirror"; }
+constexpr const char* name_of(bool rounded) { return rounded ? "b" : "f"; }
+
+bool covers(const SiteOverride& o, int layer, int n_layers, Place place) {
+  if (o.place != place) return false;
+  if (place == Place::final_norm) return true;
+  const auto absolute = [&](int l) { return l < 0 ? l + n_layers : l; };
+  return layer >= absolute(o.first_layer) && layer <= absolute(o.last_layer);
+}
+
+BackwardModes mirror_everywhere() {
+  constexpr BackwardMode m = BackwardMode::mirror;
+  return {.norm = m,
+          .qk_norm = m,
+          .rope = m,
+          .attention = m,
+          .swiglu = m,
+          .linear = m,
+          .embedding = m,
+          .merged_qkv = false,
+          .merged_gate_up = false};
+}
+
+void describe_sites(const Numerics& n, std::string& out) {
+  for (int i = 0; i < kSites; ++i) {
+    out += std::string(kSiteNames[std::size_t(i)]) + ": " + name_of(n.base.rounded(Site(i))) + "\n";
+  }
+  for (const SiteOverride& o : n.overrides) {
+    out += std::string(name_of(o.site)) + " at " + std::string(name_of(o.place));
+    if (o.place != Place::final_norm) out += " of layers " + std::to_string(o.first_layer) + ".." + std::to_string(o.last_layer);
+    out += std::string(": ") + name_of(o.rounded) + "\n";
+  }
+}
+
+void describe_backward(const BackwardModes& b, std::string& out) {
+  const auto line = [&](const char* what, BackwardMode m) { out += std::string("backward.") + what + ": " + name_of(m) + "\n"; };
+  line("norm", b.norm);
+  line("qk_norm", b.qk_norm);
+  line("rope", b.rope);
+  line("attention", b.attention);
+  line("swiglu", b.swiglu);
+  line("linear", b.linear);
+  line("embedding", b.embedding);
+  out += std::string("backward.merged_qkv: ") + (b.merged_qkv ? "true" : "false") + "\n";
+  out += std::string("backward.merged_gate_up: ") + (b.merged_gate_up ? "true" : "false") + "\n";
+}
+
+}  // namespace
+
+std::string_view name_of(Site site) { return kSiteNames[std::size_t(site)]; }
+
+Site site_from_name(std::string_view name) {
+  for (int i = 0; i < kSites; ++i) {
+    if (kSiteNames[std::size_t(i)] == name) return Site(i);
+  }
+  throw UsageError("unknown rounding site '" + std::string(name) + "'" + suggestion(name, {kSiteNames.begin(), kSiteNames.end()}));
+}
+
+Sites Numerics::sites(int layer, int n_layers, Place place) const {
+  if (compute == DType::f32) return {};
+  Sites s = base;
+  for (const SiteOverride& o : overrides) {
+    if (covers(o, layer, n_layers, place)) s.set(o.site, o.rounded);
+  }
+  return s;
+}
+
+std::string Numerics::describe() const {
+  std::string out = std::string("compute: ") + plumb::name_of(compute) + "\n";
+  if (compute != DType::f32) describe_sites(*this, out);
+  out += std::string("attention.softmax: ") + (softmax == Softmax::flash ? "flash" : "normalised") + "\n";
+  out += std::string("attention.scale_at: ") + (scale_at == ScaleAt::scores ? "scores" : "query") + "\n";
+  out += "reduction.matmul: pair_swapped\n";
+  out += "reduction.row_sum: lanes16\n";
+  out += "reduction.attention_kv_tile: " + std::to_string(reductions.attention_kv_tile) + "\n";
+  out += "reduction.shards: " + std::to_string(reductions.shards) + "\n";
+  describe_backward(backward, out);
+  return out;
+}
+
+std::uint64_t Numerics::hash() const {
+  std::uint64_t h = 0xCBF29CE484222325u;  // FNV-1a
+  for (char c : describe()) h = (h ^ std::uint8_t(c)) * 0x100000001B3u;
+  return h;
+}
+
+bool operator==(const Numerics& a, const Numerics& b) { return a.describe() == b.describe(); }
+
+Numerics preset(std::string_view name) {
+  Numerics n;
+  n.preset = name;
+  if (name == "fused") {
+    n.base = kFusedSites;
+  } else if (name == "hf_eager") {
+    n.base = kHfEagerSites;
+    n.softmax = Softmax::normalised;
+    n.backward = mirror_everywhere();
+  } else if (name == "vllm_cpu_compiled") {
+    n.base = kVllmCpuCompiledSites;
+    n.scale_at = ScaleAt::query;
+  } else if (name == "fp32") {
+    n.compute = DType::f32;
+  } else {
+    throw UsageError("unknown numerics preset '" + std::string(name) + "'" + suggestion(name, preset_names()));
+  }
+  return n;
+}
+
+const std::vector<std::string_view>& preset_names() {
+  static const std::vector<std::string_view> names = {"fused", "hf_eager", "vllm_cpu_compiled", "fp32"};
+  return names;
+}
+
+}  // namespace plumb

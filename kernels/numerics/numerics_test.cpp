@@ -1,0 +1,159 @@
+#include "kernels/numerics/numerics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "kernels/core/error.h"
+#include "kernels/core/nearest.h"
+#include "kernels/numerics/site_dispatch.h"
+
+namespace plumb {
+namespace {
+
+using testing::HasSubstr;
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Numerics, SiteNamesGoBothWaysAndAreDistinct) {
+  std::set<std::string_view> names;
+  for (int i = 0; i < kSites; ++i) {
+    EXPECT_EQ(site_from_name(name_of(Site(i))), Site(i));
+    names.insert(name_of(Site(i)));
+  }
+  EXPECT_EQ(int(names.size()), kSites);
+}
+
+TEST(Numerics, UnknownNamesSuggestTheNearest) {
+  EXPECT_THAT(error_of([] { site_from_name("rope.product"); }), HasSubstr("'rope.products'"));
+  EXPECT_THAT(error_of([] { preset("hf-eager"); }), HasSubstr("'hf_eager'"));
+  EXPECT_THAT(error_of([] { preset("vllm_cpu_compield"); }), HasSubstr("'vllm_cpu_compiled'"));
+  EXPECT_THAT(error_of([] { preset("zzzzzz"); }), HasSubstr("known: fused, hf_eager"));
+}
+
+TEST(Numerics, EditDistanceCountsASwapOnce) {
+  EXPECT_EQ(edit_distance("learnign_rate", "learning_rate"), 1);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(nearest("learnign_rate", {"batch", "learning_rate", "rate"}), "learning_rate");
+  EXPECT_EQ(nearest("q", {"learning_rate"}), "");
+}
+
+TEST(Numerics, PresetsAreWhatTheStacksDo) {
+  const Sites fused = preset("fused").sites(3, 4, Place::block);
+  for (Site s : {Site::embedding, Site::resid_store, Site::norm_out, Site::rope_out, Site::attn_out, Site::swiglu_out, Site::linear_out}) {
+    EXPECT_TRUE(fused.rounded(s)) << name_of(s);
+  }
+  EXPECT_EQ(__builtin_popcount(fused.mask), 7);
+  const Sites eager = preset("hf_eager").sites(0, 4, Place::input_norm);
+  for (int i = 0; i < kSites; ++i) EXPECT_TRUE(eager.rounded(Site(i))) << name_of(Site(i));
+  const Sites vllm = preset("vllm_cpu_compiled").sites(0, 4, Place::post_attention_norm);
+  EXPECT_FALSE(vllm.rounded(Site::resid_store));
+  EXPECT_TRUE(vllm.rounded(Site::rope_cos_sin_table));
+  EXPECT_FALSE(vllm.rounded(Site::rope_products));
+  EXPECT_FALSE(vllm.rounded(Site::attn_probs));
+  EXPECT_TRUE(vllm.rounded(Site::lm_head_logits));
+  EXPECT_FALSE(vllm.rounded(Site::logits_temperature));
+  EXPECT_EQ(preset("vllm_cpu_compiled").scale_at, ScaleAt::query);
+  EXPECT_EQ(preset("hf_eager").softmax, Softmax::normalised);
+  EXPECT_EQ(preset("hf_eager").backward.attention, BackwardMode::mirror);
+  EXPECT_FALSE(preset("hf_eager").backward.merged_qkv);
+  EXPECT_EQ(preset("fp32").sites(0, 1, Place::block), Sites{});
+}
+
+TEST(Numerics, ComputeInFp32RoundsNowhere) {
+  Numerics n = preset("hf_eager");
+  n.compute = DType::f32;
+  for (int p = 0; p < int(Place::count); ++p) EXPECT_EQ(n.sites(0, 2, Place(p)), Sites{});
+}
+
+// Compiled Hugging Face models keep the stream after attention of the first block in FP32, and only there.
+TEST(Numerics, ASiteHasAValuePerLayerAndPlace) {
+  Numerics n = preset("hf_eager");
+  for (Site s : {Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale}) {
+    n.overrides.push_back({.first_layer = 0, .last_layer = 0, .place = Place::post_attention_norm, .site = s, .rounded = false});
+  }
+  EXPECT_FALSE(n.sites(0, 4, Place::post_attention_norm).rounded(Site::resid_store));
+  EXPECT_FALSE(n.sites(0, 4, Place::post_attention_norm).rounded(Site::resid_sum_to_var));
+  EXPECT_TRUE(n.sites(0, 4, Place::post_attention_norm).rounded(Site::norm_xhat));
+  EXPECT_TRUE(n.sites(0, 4, Place::input_norm).rounded(Site::resid_store));
+  EXPECT_TRUE(n.sites(1, 4, Place::post_attention_norm).rounded(Site::resid_store));
+  EXPECT_TRUE(n.sites(0, 4, Place::final_norm).rounded(Site::resid_store));
+}
+
+TEST(Numerics, NegativeLayersCountFromTheEndAndLaterOverridesWin) {
+  Numerics n = preset("fused");
+  n.overrides.push_back({.first_layer = -2, .last_layer = -1, .place = Place::block, .site = Site::swiglu_silu, .rounded = true});
+  n.overrides.push_back({.first_layer = -1, .last_layer = -1, .place = Place::block, .site = Site::swiglu_silu, .rounded = false});
+  EXPECT_FALSE(n.sites(1, 4, Place::block).rounded(Site::swiglu_silu));
+  EXPECT_TRUE(n.sites(2, 4, Place::block).rounded(Site::swiglu_silu));
+  EXPECT_FALSE(n.sites(3, 4, Place::block).rounded(Site::swiglu_silu));
+  n.overrides.push_back({.first_layer = 7, .last_layer = 7, .place = Place::final_norm, .site = Site::norm_xhat, .rounded = true});
+  EXPECT_TRUE(n.sites(0, 4, Place::final_norm).rounded(Site::norm_xhat));
+}
+
+TEST(Numerics, EveryFactChangesTheHash) {
+  std::set<std::uint64_t> hashes;
+  const auto add = [&](const Numerics& n) { return hashes.insert(n.hash()).second; };
+  for (std::string_view name : preset_names()) EXPECT_TRUE(add(preset(name))) << name;
+  const Numerics base = preset("fused");
+  for (int i = 0; i < kSites; ++i) {
+    Numerics n = base;
+    n.base.set(Site(i), !n.base.rounded(Site(i)));
+    EXPECT_TRUE(add(n)) << name_of(Site(i));
+    EXPECT_FALSE(n == base);
+  }
+  const auto changed = [&](auto&& edit) {
+    Numerics n = base;
+    edit(n);
+    return add(n) && !(n == base);
+  };
+  EXPECT_TRUE(changed([](Numerics& n) { n.overrides.push_back({.site = Site::norm_xhat, .rounded = true}); }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.softmax = Softmax::normalised; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.scale_at = ScaleAt::query; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.reductions.attention_kv_tile = 256; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.reductions.shards = 2; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.norm = BackwardMode::mirror; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.qk_norm = BackwardMode::mirror; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.rope = BackwardMode::mirror; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.attention = BackwardMode::mirror; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.swiglu = BackwardMode::mirror; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.linear = BackwardMode::mirror; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.embedding = BackwardMode::mirror; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.merged_qkv = false; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.backward.merged_gate_up = false; }));
+  Numerics renamed = base;
+  renamed.preset = "mine";
+  EXPECT_TRUE(renamed == base);
+  EXPECT_EQ(renamed.hash(), base.hash());
+}
+
+TEST(SiteDispatch, PresetsTakeTheFixedPathAndOthersTheRunTimeOne) {
+  constexpr std::uint32_t kRelevant = make_sites({Site::swiglu_silu, Site::swiglu_out}).mask;
+  const auto path = [&](Sites s) {
+    std::pair<bool, Sites> seen;
+    with_preset_sites<kRelevant>(s, [&](auto sites) {
+      seen.first = std::is_same_v<decltype(sites), Sites>;
+      seen.second.set(Site::swiglu_silu, sites.rounded(Site::swiglu_silu));
+      seen.second.set(Site::swiglu_out, sites.rounded(Site::swiglu_out));
+    });
+    return seen;
+  };
+  for (Sites s : {Sites{}, kFusedSites, kHfEagerSites, kVllmCpuCompiledSites}) {
+    EXPECT_EQ(path(s), std::pair(false, Sites{s.mask & kRelevant}));
+    EXPECT_EQ(path(Sites{s.mask | kRunTimeSites}), std::pair(true, Sites{s.mask & kRelevant}));
+  }
+  EXPECT_EQ(path(make_sites({Site::swiglu_silu})), std::pair(true, make_sites({Site::swiglu_silu})));
+}
+
+}  // namespace
+}  // namespace plumb

@@ -1,0 +1,39 @@
+// Sites as template parameters for the combinations that the shipped presets use, one run-time path for any other.
+// A kernel is written once over a type with `bool rounded(Site)`; the two paths give the same bits.
+#pragma once
+#include "kernels/numerics/preset_sites.h"
+
+namespace plumb {
+
+/// Known at compile time: an `f` site costs nothing.
+template <std::uint32_t kMask>
+struct FixedSites {
+  static constexpr bool rounded(Site s) { return (kMask >> int(s) & 1u) != 0; }
+};
+
+/// Set in Sites::mask, makes with_sites take the run-time path whatever the rest (so that tests can compare the two).
+inline constexpr std::uint32_t kRunTimeSites = 1u << 31;
+static_assert(kSites < 31);
+
+/// Calls f(FixedSites<m>) for the m among kMasks equal to the `relevant` part of `sites`, else f(Sites).
+template <std::uint32_t... kMasks, class F>
+void with_masks(Sites sites, Sites relevant, F&& f) {
+  const std::uint32_t mask = sites.mask & (relevant.mask | kRunTimeSites);
+  bool done = false;
+  ((done = done || (mask == kMasks ? (f(FixedSites<kMasks>{}), true) : false)), ...);
+  if (!done) f(Sites{mask & ~kRunTimeSites});
+}
+
+/// The same for the shipped presets; kRelevant = the sites that the op reads. Equal masks are instantiated once.
+template <std::uint32_t kRelevant, class F>
+void with_preset_sites(Sites sites, F&& f) {
+  with_masks<0u, kFusedSites.mask & kRelevant, kHfEagerSites.mask & kRelevant, kVllmCpuCompiledSites.mask & kRelevant>(sites,
+                                                                                                                       Sites{kRelevant}, f);
+}
+
+/// For a backward: the sites whose gradients are rounded, none when `fused`.
+constexpr Sites gradient_sites(Sites sites, BackwardMode mode) {
+  return mode == BackwardMode::mirror ? sites : Sites{sites.mask & kRunTimeSites};
+}
+
+}  // namespace plumb
