@@ -31,15 +31,19 @@ std::size_t packed_bytes(std::int64_t rows, std::int64_t depth, DType dtype);
 void pack_weight(Context&, ConstMat w, std::int64_t first, std::int64_t count, void* panels);
 
 struct Matmul {
-  MatmulOperand a;       // (M, K)
-  MatmulOperand b;       // (N, K); ignored in favour of `packed` when that is given, shapes must still agree if set
-  PackedWeight packed;   // optional, the b operand prepacked
-  ConstMat bias;         // optional (1, N): added in FP32 after the chain
-  Mat c;                 // (M, N) f32 or bf16
+  MatmulOperand a;          // (M, K)
+  MatmulOperand b;          // (N, K); ignored in favour of `packed` when that is given, shapes must still agree if set
+  PackedWeight packed;      // optional, the b operand prepacked
+  ConstMat bias;            // optional (1, N): added in FP32 after the chain
+  Mat c;                    // (M, N) f32 or bf16
   bool accumulate = false;  // c must be f32: each chain starts from the element of c instead of +0
   bool round = false;       // rounds to BF16 after the bias even when c is f32 (site linear.out); implied by a bf16 c
 };
 /// a and b may be f32 or bf16 in any mix; bf16 x bf16 takes the BF16 kernels, everything else FP32 ones: same chain.
+/// Throws Error when shapes or dtypes do not agree. c must not overlap a, b or the bias.
 void matmul(Context&, const Matmul&, MatmulOrder = MatmulOrder::pair_swapped);
+/// The same bits computed by the calling thread alone, with the scratch slots matmul_a, matmul_b, matmul_c of `thread`:
+/// for small products inside a parallel_for.
+void matmul_on_thread(Context&, int thread, const Matmul&, MatmulOrder = MatmulOrder::pair_swapped);
 
 }  // namespace plumb

@@ -1,0 +1,296 @@
+// Cache blocking and the split over threads. Threads and blocks divide outputs and, in order, the chain: no choice made
+// here can reach a bit. Scratch slots: matmul_a (blocks of A), matmul_b (panels of B), matmul_c (FP32 sums between blocks
+// of k when c is bf16).
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/core/lanes.h"
+#include "kernels/matmul/matmul_kernels.h"
+
+namespace plumb::matmul_detail {
+namespace {
+
+constexpr std::int64_t kDepthBlock = 1024;              // k at a time; a depth up to 1.25 of it is one block
+constexpr std::int64_t kBlocksBytes = 448 << 10;        // packed A at a time: about half of L2
+constexpr std::int64_t kBlocksBytesUnpacked = 1 << 20;  // when B is packed here: packing it again costs more than L2 misses
+constexpr std::int64_t kPanelColsAtOnce = 128;          // columns of B packed at a time
+constexpr std::int64_t kSmallProduct = 100'000;         // multiply-adds below which a second thread does not pay
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// What the whole product is, apart from who computes which part.
+struct Plan {
+  const Matmul& m;
+  const Kernels& kernels;
+  DType panel;  // layout of the panels of B: its storage
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t depth;
+  bool packed;
+  bool finish;  // the sums are not simply stored: a bias, a rounding or a bf16 c
+};
+
+const Kernels& kernels_for(Isa isa, DType a, DType panel) {
+  if (isa == Isa::avx512bf16 && a == DType::bf16 && panel == DType::bf16) return kernels_avx512bf16();
+  return isa == Isa::avx2 ? kernels_avx2(panel) : kernels_avx512(panel);
+}
+
+Plan make_plan(Isa isa, const Matmul& m) {
+  const DType panel = m.packed ? m.packed.dtype : m.b.mat.dtype;
+  return {.m = m,
+          .kernels = kernels_for(isa, m.a.mat.dtype, panel),
+          .panel = panel,
+          .rows = m.c.rows,
+          .cols = m.c.cols,
+          .depth = m.a.depth(),
+          .packed = bool(m.packed),
+          .finish = bool(m.bias) || m.round || m.c.dtype == DType::bf16};
+}
+
+// ---------------------------------------------------------------- after the chain
+
+/// bias[j] of columns [col, col + n) in FP32, n <= 32.
+void load_bias(const ConstMat& bias, std::int64_t col, int n, float* out) {
+  for (int j = 0; j < n; j += kLanes) {
+    const int part = std::min(kLanes, n - j);
+    store16(out + j,
+            bias.dtype == DType::f32 ? load_part(bias.row<float>(0) + col + j, part) : load_part(bias.row<BF16>(0) + col + j, part));
+  }
+}
+
+/// Rows of FP32 sums, `stride` apart, to their place in c.
+void finish_rows(const Plan& plan, const float* sums, std::int64_t stride, const float* bias, std::int64_t row, int rows, std::int64_t col,
+                 int cols) {
+  const Mat& c = plan.m.c;
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < cols; j += kLanes) {
+      F32x16 x = load16(sums + i * stride + j);
+      if (plan.m.bias) x = x + load16(bias + j);
+      const int n = std::min(kLanes, cols - j);
+      if (c.dtype == DType::bf16) {
+        store_part(c.row<BF16>(row + i) + col + j, x, n);
+      } else {
+        store_part(c.row<float>(row + i) + col + j, round_if(plan.m.round, x), n);
+      }
+    }
+}
+
+void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride, int rows, int cols) {
+  for (int i = 0; i < rows; ++i) std::memcpy(to + i * to_stride, from + i * from_stride, std::size_t(cols) * sizeof(float));
+}
+
+/// A product over nothing: zero (or c), plus the bias.
+void finish_empty(const Plan& plan, Range rows) {
+  if (plan.m.accumulate && !plan.finish) return;
+  alignas(64) float sums[kPanelCols] = {};
+  alignas(64) float bias[kPanelCols] = {};
+  for (std::int64_t col = 0; col < plan.cols; col += kPanelCols) {
+    const int n = int(std::min<std::int64_t>(kPanelCols, plan.cols - col));
+    if (plan.m.bias) load_bias(plan.m.bias, col, n, bias);
+    for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+      if (plan.m.accumulate) copy_rows(plan.m.c.row<float>(r) + col, 0, sums, 0, 1, n);
+      finish_rows(plan, sums, 0, bias, r, 1, col, n);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- one thread's rectangle
+
+/// Where FP32 sums live between blocks of k: c itself, or scratch when c is bf16.
+struct Sums {
+  float* data = nullptr;  // of (row, col)
+  std::int64_t stride = 0;
+  std::int64_t row = 0;
+  std::int64_t col = 0;
+  float* at(std::int64_t r, std::int64_t c) const { return data + (r - row) * stride + (c - col); }
+};
+
+struct Blocking {
+  std::int64_t depth;   // k at a time
+  std::int64_t rows;    // of A packed at a time
+  std::int64_t groups;  // column groups of B at a time
+};
+
+Blocking choose_blocking(const Plan& plan, std::int64_t rows, std::int64_t groups) {
+  const std::int64_t tile_rows = plan.kernels.rows;
+  Blocking b{};
+  if (plan.depth <= kDepthBlock + kDepthBlock / 4 || (plan.packed && rows <= 2 * tile_rows)) {
+    b.depth = round_up(plan.depth, 2);
+  } else {
+    b.depth = round_up(ceil_div(plan.depth, ceil_div(plan.depth, kDepthBlock)), 32);
+  }
+  const std::int64_t bytes = plan.packed ? kBlocksBytes : kBlocksBytesUnpacked;
+  const std::int64_t most = std::max(tile_rows, bytes / (b.depth * std::int64_t(bytes_of(plan.kernels.a))) / tile_rows * tile_rows);
+  b.rows = rows <= most ? rows : round_up(ceil_div(rows, ceil_div(rows, most)), tile_rows);
+  b.groups = plan.packed ? groups : kPanelColsAtOnce / kGroupCols;
+  return b;
+}
+
+/// One block of k: the packed rows of A and what the tiles need to know about it.
+struct DepthBlock {
+  std::int64_t pairs;
+  bool first;
+  bool last;
+};
+
+/// Computes one tile; (row, col) is its place in c.
+void run_tile(const Plan& plan, const DepthBlock& block, const Sums& sums, TileFn fn, Tile& tile, const float* bias, std::int64_t row,
+              int rows, std::int64_t col, int groups) {
+  const int width = groups * kGroupCols;
+  const int cols = int(std::min<std::int64_t>(width, plan.cols - col));
+  const bool finish = block.last && plan.finish;
+  tile.pairs = block.pairs;
+  tile.from_zero = block.first && !plan.m.accumulate;
+  if (cols == width && !finish && sums.data != nullptr) {
+    tile.c = sums.at(row, col);
+    tile.ldc = sums.stride;
+    fn(tile);
+    return;
+  }
+  // At an edge, or before a bias or a rounding, the tile passes through L1.
+  alignas(64) float edge[kMaxTileRows * kPanelCols];
+  if (!tile.from_zero) copy_rows(sums.at(row, col), sums.stride, edge, width, rows, cols);
+  tile.c = edge;
+  tile.ldc = width;
+  fn(tile);
+  if (finish) {
+    finish_rows(plan, edge, width, bias, row, rows, col, cols);
+  } else {
+    copy_rows(edge, width, sums.at(row, col), sums.stride, rows, cols);
+  }
+}
+
+/// All tiles of the packed rows [rows.begin, rows.end) against column groups [groups.begin, groups.end), whose panels lie
+/// at `panels`, `panel_stride` apart. A block's rows are split as evenly as possible over `blocks` tiles.
+struct Sweep {
+  Range rows;
+  Range groups;
+  const char* blocks_of_a;
+  std::int64_t blocks;
+  const char* panels;
+  std::int64_t panel_stride;
+  std::int64_t block_row(std::int64_t b) const { return (rows.end - rows.begin) * b / blocks; }
+};
+
+void run_sweep(const Plan& plan, const DepthBlock& block, const Sums& sums, const Sweep& s) {
+  const Kernels& k = plan.kernels;
+  const std::int64_t a_row_bytes = block.pairs * 2 * std::int64_t(bytes_of(k.a));
+  int groups = s.blocks == 1 ? k.stream_groups[s.rows.end - s.rows.begin] : k.groups;
+  alignas(64) float bias[kPanelCols] = {};
+  for (std::int64_t g = s.groups.begin; g < s.groups.end; g += groups) {
+    while (groups > s.groups.end - g) groups /= 2;
+    const std::int64_t local = g - s.groups.begin;
+    const std::int64_t col = g * kGroupCols;
+    if (plan.m.bias && block.last) load_bias(plan.m.bias, col, int(std::min<std::int64_t>(groups * kGroupCols, plan.cols - col)), bias);
+    Tile tile{.b = s.panels + group_offset(local, s.panel_stride), .panel_stride = s.panel_stride};
+    for (std::int64_t b = 0; b < s.blocks; ++b) {
+      const std::int64_t row = s.block_row(b);
+      const int rows = int(s.block_row(b + 1) - row);
+      tile.a = s.blocks_of_a + row * a_row_bytes;
+      TileFn fn = k.tile[rows][groups];
+      if (s.blocks == 1 && groups == kPanelGroups) {
+        fn = k.stream[rows][groups];
+      } else if (s.blocks == 1) {  // its own half of the next panel
+        tile.prefetch = tile.b + s.panel_stride;
+        tile.prefetch_step = pair_bytes(plan.panel);
+      } else {  // every row block fetches its share of the next panel
+        const std::int64_t share = local % kPanelGroups / groups * s.blocks + b;
+        tile.prefetch_step = pair_bytes(plan.panel) / kPanelGroups * groups / s.blocks;
+        tile.prefetch = s.panels + group_offset(local / kPanelGroups * kPanelGroups + kPanelGroups, s.panel_stride) +
+                        share * block.pairs * tile.prefetch_step;
+      }
+      run_tile(plan, block, sums, fn, tile, bias, s.rows.begin + row, rows, col, groups);
+    }
+  }
+}
+
+/// Rows and column groups of c that one thread computes alone.
+void run_share(Context& ctx, int thread, const Plan& plan, Range rows, Range groups) {
+  if (rows.begin >= rows.end || groups.begin >= groups.end) return;
+  if (plan.depth == 0) return finish_empty(plan, rows);
+  const Matmul& m = plan.m;
+  const Kernels& k = plan.kernels;
+  const Blocking blocking = choose_blocking(plan, rows.end - rows.begin, groups.end - groups.begin);
+  const std::int64_t a_bytes = std::int64_t(bytes_of(k.a));
+  auto* a_buffer = ctx.scratch(thread, ScratchSlot::matmul_a).get<char>(blocking.rows * blocking.depth * a_bytes + kBlockSlack);
+  char* b_buffer =
+      plan.packed
+          ? nullptr
+          : ctx.scratch(thread, ScratchSlot::matmul_b).get<char>(blocking.groups / kPanelGroups * panel_bytes(blocking.depth, plan.panel));
+  Sums sums{.data = static_cast<float*>(m.c.data), .stride = m.c.stride};
+  if (m.c.dtype == DType::bf16) {
+    sums = {.stride = (groups.end - groups.begin) * kGroupCols, .col = groups.begin * kGroupCols};
+    if (blocking.depth < plan.depth) sums.data = ctx.scratch(thread, ScratchSlot::matmul_c).get<float>(blocking.rows * sums.stride);
+  }
+  for (std::int64_t r = rows.begin; r < rows.end; r += blocking.rows) {
+    Sweep sweep{.rows = {r, std::min(rows.end, r + blocking.rows)}, .blocks_of_a = a_buffer};
+    sweep.blocks = ceil_div(sweep.rows.end - r, k.rows);
+    if (m.c.dtype == DType::bf16) sums.row = r;
+    for (std::int64_t k0 = 0; k0 < plan.depth; k0 += blocking.depth) {
+      const std::int64_t k1 = std::min(plan.depth, k0 + blocking.depth);
+      const DepthBlock block{.pairs = (k1 - k0 + 1) / 2, .first = k0 == 0, .last = k1 == plan.depth};
+      for (std::int64_t b = 0; b < sweep.blocks; ++b) {
+        const std::int64_t row = sweep.block_row(b);
+        pack_block(m.a, r + row, int(sweep.block_row(b + 1) - row), k0, k1, k.a, a_buffer + row * block.pairs * 2 * a_bytes);
+      }
+      sweep.panel_stride = plan.packed ? panel_bytes(plan.depth, plan.panel) : panel_bytes(k1 - k0, plan.panel);
+      for (std::int64_t g = groups.begin; g < groups.end; g += blocking.groups) {
+        sweep.groups = {g, std::min(groups.end, g + blocking.groups)};
+        if (plan.packed) {
+          sweep.panels = static_cast<const char*>(m.packed.panels) + group_offset(g, sweep.panel_stride) + k0 / 2 * pair_bytes(plan.panel);
+        } else {
+          const std::int64_t col = g * kGroupCols;
+          pack_panels(m.b, col, std::min(plan.cols, sweep.groups.end * kGroupCols) - col, k0, k1, b_buffer, sweep.panel_stride);
+          sweep.panels = b_buffer;
+        }
+        run_sweep(plan, block, sums, sweep);
+      }
+    }
+  }
+}
+
+/// True when threads should split the columns, false for the rows: the work of the busiest thread, packing included.
+bool split_columns(const Plan& plan, int threads) {
+  constexpr double kPackCost = 0.3;  // of an element, in the time of one step of all lanes
+  const double products = double(plan.rows) * double(plan.cols) * double(plan.depth) / (plan.kernels.a == DType::bf16 ? 32 : 16);
+  const double pack_a = kPackCost * double(plan.rows) * double(plan.depth);
+  const double pack_b = plan.packed ? 0 : kPackCost * double(plan.cols) * double(plan.depth);
+  const auto imbalance = [&](std::int64_t units) { return double(ceil_div(units, threads)) / double(units); };
+  const double by_cols = products * imbalance(ceil_div(plan.cols, kPanelCols)) + pack_a + pack_b / threads;
+  const double by_rows = products * imbalance(ceil_div(plan.rows, plan.kernels.rows)) + pack_a / threads + pack_b;
+  return by_cols <= by_rows;
+}
+
+}  // namespace
+
+void matmul_cpu_on_thread(Context& ctx, int thread, const Matmul& m) {
+  FtzScope ftz;
+  const Plan plan = make_plan(ctx.isa(), m);
+  run_share(ctx, thread, plan, {0, plan.rows}, {0, ceil_div(plan.cols, kGroupCols)});
+}
+
+void matmul_cpu(Context& ctx, const Matmul& m) {
+  const Plan plan = make_plan(ctx.isa(), m);
+  if (plan.rows == 0 || plan.cols == 0) return;
+  const int threads = ctx.threads();
+  if (threads == 1 || plan.rows * plan.cols * plan.depth < kSmallProduct) return matmul_cpu_on_thread(ctx, 0, m);
+  const std::int64_t groups = ceil_div(plan.cols, kGroupCols);
+  const std::int64_t panels = ceil_div(plan.cols, kPanelCols);
+  const bool columns = split_columns(plan, threads);
+  ctx.pool().run([&](int t) {
+    if (columns) {
+      const Range mine{panels * t / threads * kPanelGroups, std::min(groups, panels * (t + 1) / threads * kPanelGroups)};
+      run_share(ctx, t, plan, {0, plan.rows}, mine);
+    } else {
+      run_share(ctx, t, plan, {plan.rows * t / threads, plan.rows * (t + 1) / threads}, {0, groups});
+    }
+  });
+}
+
+}  // namespace plumb::matmul_detail

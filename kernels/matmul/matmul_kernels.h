@@ -1,0 +1,73 @@
+// Inside the matmul only: the panel layouts and the microkernels that read them.
+//
+// A panel of B holds 32 columns, two groups of 16 side by side, as one linear stream over pairs of k:
+//   bf16: a row of 32 dwords a pair, dword j = (B[j][2p] low half, B[j][2p+1] high half)         128 bytes
+//   f32:  32 floats B[j][2p+1], then 32 floats B[j][2p]                                           256 bytes
+// A block of A holds `rows` rows, k-major:
+//   f32:  a pair is `rows` floats A[i][2p+1], then `rows` floats A[i][2p]   (FMA kernels, whatever A is stored as)
+//   bf16: a pair is `rows` dwords, as in B                                  (vdpbf16ps)
+// An odd K is padded by one zero on both sides.
+#pragma once
+#include <cstdint>
+
+#include "kernels/core/context.h"
+#include "kernels/core/dtype.h"
+#include "kernels/matmul/matmul.h"
+
+namespace plumb::matmul_detail {
+
+inline constexpr int kGroupCols = 16;
+inline constexpr int kPanelGroups = 2;
+inline constexpr int kPanelCols = kGroupCols * kPanelGroups;
+inline constexpr int kMaxTileRows = 14;
+/// A block of A may be written this far past its end.
+inline constexpr std::int64_t kBlockSlack = 64;
+
+/// Bytes of one pair of k in a panel, and of all pairs of a depth.
+constexpr std::int64_t pair_bytes(DType panel) { return kPanelCols * 2 * std::int64_t(bytes_of(panel)); }
+constexpr std::int64_t panel_bytes(std::int64_t depth, DType panel) { return (depth + 1) / 2 * pair_bytes(panel); }
+/// Byte offset of column group g when panels are `panel_stride` bytes apart.
+constexpr std::int64_t group_offset(std::int64_t g, std::int64_t panel_stride) {
+  return g / kPanelGroups * panel_stride + g % kPanelGroups * kGroupCols * 4;
+}
+
+/// One call of a microkernel: C (rows, 16 * groups) continues or starts its chains over `pairs` pairs of k.
+struct Tile {
+  const void* a = nullptr;  // a block of A
+  const char* b = nullptr;  // the first column group at the first pair
+  std::int64_t panel_stride = 0;
+  float* c = nullptr;
+  std::int64_t ldc = 0;
+  std::int64_t pairs = 0;
+  bool from_zero = false;  // start from +0, not from c
+  const char* prefetch = nullptr;
+  std::int64_t prefetch_step = 0;  // bytes a pair
+};
+using TileFn = void (*)(const Tile&);
+
+/// The microkernels of one instruction set for one panel type, by tile shape.
+struct Kernels {
+  int rows = 0;                              // of the tallest tile
+  int groups = 0;                            // column groups of the tallest tile
+  DType a = DType::f32;                      // layout of the blocks of A
+  int stream_groups[kMaxTileRows + 1] = {};  // groups at a time when all of A is one block of that many rows
+  TileFn tile[kMaxTileRows + 1][3] = {};     // [rows][groups], prefetching
+  TileFn stream[kMaxTileRows + 1][3] = {};   // the same without: one linear stream is left to the hardware
+};
+const Kernels& kernels_avx2(DType panel);
+const Kernels& kernels_avx512(DType panel);
+const Kernels& kernels_avx512bf16();
+
+/// Columns [first, first + count) of b, depth [k0, k1) with k0 even, into panels `panel_stride` bytes apart; absent
+/// columns of the last panel's groups that are touched are zero.
+void pack_panels(const MatmulOperand& b, std::int64_t first, std::int64_t count, std::int64_t k0, std::int64_t k1, char* panels,
+                 std::int64_t panel_stride);
+/// Rows [first, first + rows) of a, depth [k0, k1) with k0 even, into one block of the given layout (bf16 needs a bf16 a).
+void pack_block(const MatmulOperand& a, std::int64_t first, int rows, std::int64_t k0, std::int64_t k1, DType layout, void* block);
+
+/// The whole product, split over the context's threads.
+void matmul_cpu(Context&, const Matmul&);
+/// The whole product on the calling thread, with the scratch of `thread`.
+void matmul_cpu_on_thread(Context&, int thread, const Matmul&);
+
+}  // namespace plumb::matmul_detail
