@@ -23,9 +23,9 @@ struct ModelConfig {
   int max_positions = 0;
   float rms_eps = 1e-6f;
   double rope_theta = 10000;
-  bool tied = false;          // the LM head is the embedding
-  bool qk_norm = false;       // Qwen3
-  bool qkv_bias = false;      // Qwen2, and Llama or Qwen3 with attention_bias (which then has o_bias too)
+  bool tied = false;      // the LM head is the embedding
+  bool qk_norm = false;   // Qwen3
+  bool qkv_bias = false;  // Qwen2, and Llama or Qwen3 with attention_bias (which then has o_bias too)
   bool o_bias = false;
   bool mlp_bias = false;
   double init_range = 0.02;
@@ -48,17 +48,36 @@ void write_hf_config(const std::filesystem::path& folder, const ModelConfig&, co
 void validate(const ModelConfig&);
 
 enum class Role : std::uint8_t {
-  embedding, input_norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, o, o_bias,
-  post_attention_norm, gate, up, gate_bias, up_bias, down, down_bias, final_norm, lm_head
+  embedding,
+  input_norm,
+  q,
+  k,
+  v,
+  q_bias,
+  k_bias,
+  v_bias,
+  q_norm,
+  k_norm,
+  o,
+  o_bias,
+  post_attention_norm,
+  gate,
+  up,
+  gate_bias,
+  up_bias,
+  down,
+  down_bias,
+  final_norm,
+  lm_head
 };
 
 struct Parameter {
-  std::string name;          // Hugging Face name
+  std::string name;  // Hugging Face name
   Role role = Role::embedding;
-  int layer = -1;            // -1: outside the layers
-  std::int64_t rows = 0;     // a vector is one row
+  int layer = -1;         // -1: outside the layers
+  std::int64_t rows = 0;  // a vector is one row
   std::int64_t cols = 0;
-  std::int64_t offset = 0;   // first element in the flat arrays (weights, masters, gradients, moments)
+  std::int64_t offset = 0;  // first element in the flat arrays (weights, masters, gradients, moments)
   std::int64_t size() const { return rows * cols; }
 };
 
@@ -68,15 +87,17 @@ class ParameterList {
  public:
   explicit ParameterList(const ModelConfig&);
   const std::vector<Parameter>& all() const { return all_; }
-  std::int64_t flat_size() const { return flat_size_; }      // elements, gaps included
-  std::int64_t parameter_count() const { return count_; }    // elements, gaps excluded
+  std::int64_t flat_size() const { return flat_size_; }    // elements, gaps included
+  std::int64_t parameter_count() const { return count_; }  // elements, gaps excluded
   /// Null when the model has no such parameter.
   const Parameter* find(Role role, int layer = -1) const;
   const Parameter* find(const std::string& name) const;
 
  private:
   void add(Role role, int layer, std::int64_t rows, std::int64_t cols, std::string name, bool aligned = true);
+  static std::size_t slot(Role role, int layer);
   std::vector<Parameter> all_;
+  std::vector<int> index_;  // (layers + 1, roles) place in all_, or -1
   std::int64_t flat_size_ = 0;
   std::int64_t count_ = 0;
 };

@@ -32,8 +32,8 @@ class KvCache {
   std::int64_t positions_;
   int layers_;
   int cols_;
-  Buffer data_;              // (2, L, positions, KV*head_dim)
-  std::vector<Free> free_;   // sorted by first row, neighbours merged
+  Buffer data_;             // (2, L, positions, KV*head_dim)
+  std::vector<Free> free_;  // sorted by first row, neighbours merged
 };
 
 }  // namespace plumb

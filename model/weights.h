@@ -20,27 +20,34 @@ class Weights {
   DType dtype() const { return dtype_; }
   void* flat() const { return flat_.data(); }  // (parameters().flat_size())
 
-  Mat mat(const Parameter&) const;                      // (rows, cols)
-  ConstMat mat(Role role, int layer = -1) const;        // empty when there is none
-  ConstMat qkv(int layer) const;                        // (q + 2 kv rows, D)
-  ConstMat qkv_bias(int layer) const;                   // (1, q + 2 kv) or empty
-  ConstMat gate_up(int layer) const;                    // (2 F, D)
-  ConstMat gate_up_bias(int layer) const;               // (1, 2 F) or empty
-  ConstMat lm_head() const;                             // (V, D): the embedding when tied
+  Mat mat(const Parameter&) const;                // (rows, cols)
+  ConstMat mat(Role role, int layer = -1) const;  // empty when there is none
+  ConstMat qkv(int layer) const;                  // (q + 2 kv rows, D)
+  ConstMat qkv_bias(int layer) const;             // (1, q + 2 kv) or empty
+  ConstMat gate_up(int layer) const;              // (2 F, D)
+  ConstMat gate_up_bias(int layer) const;         // (1, 2 F) or empty
+  ConstMat lm_head() const;                       // (V, D): the embedding when tied
   PackedWeight packed_qkv(int layer) const;
   PackedWeight packed_gate_up(int layer) const;
-  PackedWeight packed(Role role, int layer = -1) const;  // q, k, v, gate, up (separate matmuls), o, down, lm_head
+  /// q, k, v, gate, up (separate matmuls), o, down, lm_head. k, v and up are empty where their first row is not at the start
+  /// of a panel: the matmul then packs mat() itself.
+  PackedWeight packed(Role role, int layer = -1) const;
   /// Packs every matmul operand again from the flat values.
   void repack(Context&);
   std::size_t memory_bytes() const;
+  /// The same figure without building anything.
+  static std::size_t memory_bytes(const ModelConfig&, DType);
 
  private:
+  Mat rows_from(const Parameter& first, std::int64_t rows, std::int64_t cols) const;
+  PackedWeight panel(int index, std::int64_t first, std::int64_t rows) const;
+
   ModelConfig config_;
   ParameterList parameters_;
   DType dtype_;
   Buffer flat_;
+  std::vector<std::size_t> panel_offsets_;  // (4 layers + 1) bytes: qkv, o, gate_up, down of each layer, LM head
   Buffer panels_;
-  std::vector<std::size_t> panel_offsets_;
 };
 
 /// FP32 values of all parameters (flat_size), loaded from a Hugging Face folder (F32, BF16 or F16 tensors). Throws Error
