@@ -26,6 +26,11 @@ void column_sums(Context& ctx, ConstMat x, float* sums) { cpu::column_sums(ctx, 
 
 void round_in_place(Context& ctx, float* x, std::int64_t n) { cpu::round_in_place(ctx, x, n); }
 
+void gather_rows(Context& ctx, ConstMat in, const std::int32_t* index, Mat out) {
+  require(in.cols == out.cols && in.dtype == out.dtype, "internal: gather_rows between different rows");
+  cpu::gather_rows(ctx, in, index, out);
+}
+
 void fill_zero(Context& ctx, Mat x) { cpu::fill_zero(ctx, x); }
 
 }  // namespace plumb

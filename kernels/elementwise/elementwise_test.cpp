@@ -83,6 +83,21 @@ TEST(Elementwise, ColumnSumsAreOneChainHoweverTheRowsAreSplit) {
   }
 }
 
+TEST(Elementwise, GatherRowsCopiesOrZeroes) {
+  const std::vector<std::int32_t> index = {3, -1, 0, 3, 4};
+  for (int threads : {1, 3}) {
+    Context ctx(threads);
+    for (DType type : kTypes) {
+      const Random in(6, 9000, type, 1);
+      const Random out(5, 9000, type, 2);
+      gather_rows(ctx, in.mat, index.data(), out.mat);
+      for (std::int64_t r = 0; r < 5; ++r)
+        for (std::int64_t c = 0; c < 9000; ++c) ASSERT_EQ(out.at(r, c), index[std::size_t(r)] < 0 ? 0.0f : in.at(index[std::size_t(r)], c));
+      EXPECT_THROW(gather_rows(ctx, in.mat.slice_cols(0, 3), index.data(), out.mat), Error);
+    }
+  }
+}
+
 TEST(Elementwise, RoundInPlaceIsR) {
   Context ctx(2);
   std::vector<float> x(70000);

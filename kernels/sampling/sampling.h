@@ -15,6 +15,7 @@ struct SamplingParams {
 
 struct SampledToken {
   std::int32_t token = 0;
+  std::int32_t argmax = 0;     // lowest index of the largest scaled logit, as logprob_forward reports it
   float logprob = 0;           // raw: under the full distribution at this temperature (1 when greedy)
   float logprob_kept = 0;      // renormalised over the kept set; equal to logprob when nothing is cut
 };
