@@ -20,6 +20,8 @@ struct AdamW {
   std::int64_t t = 1;           // step number, from 1
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   float grad_scale = 1.0f;      // clip factor, multiplied in FP32 first
+  /// Wanted: the sum of squares of the change of master, in double, in an order that depends on n alone. Null: not wanted.
+  double* update_squares = nullptr;
 };
 void adamw(Context&, const AdamW&);
 
