@@ -19,7 +19,7 @@ struct KvRows {
   const void* prefix = nullptr;  // row 0 = position 0; null when prefix_len == 0
   const void* own = nullptr;     // row 0 = position prefix_len
   std::int64_t prefix_len = 0;
-  std::int64_t stride = 0;       // elements between positions
+  std::int64_t stride = 0;  // elements between positions
 };
 
 struct AttentionSequence {
@@ -48,11 +48,11 @@ void attention_forward(Context&, const AttentionForward&, const Numerics&, Sites
 /// Gradients of kv heads sum over their query heads in head order. mirror: dP = R(dO V^T); softmax backward in FP32 and R;
 /// times the scale and R; dQ = R(dS K), dK, dV per query head rounded, then summed with one rounding. fused: one rounding per output.
 struct AttentionBackward {
-  ConstMat d_out;  // (N, heads*head_dim)
-  ConstMat q;      // (N, heads*head_dim)
-  ConstMat k;      // (N, kv_heads*head_dim)
-  ConstMat v;      // (N, kv_heads*head_dim)
-  ConstMat out;    // (N, heads*head_dim) the forward's output
+  ConstMat d_out;                  // (N, heads*head_dim)
+  ConstMat q;                      // (N, heads*head_dim)
+  ConstMat k;                      // (N, kv_heads*head_dim)
+  ConstMat v;                      // (N, kv_heads*head_dim)
+  ConstMat out;                    // (N, heads*head_dim) the forward's output
   const float* row_max = nullptr;  // (N, heads)
   const float* row_sum = nullptr;  // (N, heads)
   int heads = 0;

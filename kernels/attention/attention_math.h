@@ -1,0 +1,141 @@
+// The one place where attention rounds: steps on a value type V (a float or sixteen lanes), and rows of scores built from them.
+#pragma once
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/core/math.h"
+#include "kernels/numerics/numerics.h"
+
+namespace plumb::attention_detail {
+
+/// R?(R?(q.k) * scale); with ScaleAt::query the scale is 1 here, the query has it.
+template <bool kScores, bool kScaled, class V>
+V scaled_score(V dot, V scale) {
+  return round_if(kScaled, round_if(kScores, dot) * scale);
+}
+
+/// The unrounded exponential of a score.
+template <class V>
+V exp_score(V s, V max) {
+  return exp_(s - max);
+}
+
+/// f(std::bool_constant...) for run-time flags: rounding sites as template parameters.
+template <class F>
+void with_flag(bool flag, F&& f) {
+  if (flag) return f(std::true_type{});
+  f(std::false_type{});
+}
+
+/// The first n lanes, the rest +0.
+inline F32x16 keep_lanes(F32x16 x, std::int64_t n) {
+  if (n >= 16) return x;
+  float lanes[16];
+  store16(lanes, x);
+  return load_part(lanes, int(n));
+}
+
+/// s[0..n) = scaled scores in place; returns their maximum. Elements from n to the next multiple of 16 become undefined.
+template <bool kScores, bool kScaled>
+float scale_row(float* s, std::int64_t n, float scale) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  F32x16 top(kNone);
+  std::int64_t j = 0;
+  for (; j + 16 <= n; j += 16) {
+    const F32x16 x = scaled_score<kScores, kScaled>(load16(s + j), F32x16(scale));
+    store16(s + j, x);
+    top = max(x, top);
+  }
+  float row_max = fold_max(top);
+  for (; j < n; ++j) {
+    s[j] = scaled_score<kScores, kScaled>(s[j], scale);
+    row_max = max(s[j], row_max);
+  }
+  return row_max;
+}
+inline float scale_row(Sites sites, float* s, std::int64_t n, float scale) {
+  float row_max = 0;
+  with_flag(sites.rounded(Site::attn_scores), [&](auto scores) {
+    with_flag(sites.rounded(Site::attn_scaled), [&](auto scaled) { row_max = scale_row<scores(), scaled()>(s, n, scale); });
+  });
+  return row_max;
+}
+
+/// s[0..n) = R?(exp(s - max)), then zeros to the next multiple of 16; returns the sum of the unrounded exponentials:
+/// element j in lane j % 16, folded by halves.
+template <bool kRound>
+float exp_row(float* s, std::int64_t n, float max) {
+  F32x16 sum(0.0f);
+  for (std::int64_t j = 0; j < n; j += 16) {
+    const F32x16 e = keep_lanes(exp_score(load16(s + j), F32x16(max)), n - j);
+    sum = sum + e;
+    store16(s + j, round_if(kRound, e));
+  }
+  return fold_sum(sum);
+}
+
+/// p[0..n) = R?(e * (1 / sum)), as PyTorch normalises.
+template <bool kRound>
+void normalise_row(float* p, std::int64_t n, float sum) {
+  const F32x16 inverse(1.0f / sum);
+  for (std::int64_t j = 0; j < n; j += 16) store16(p + j, round_if(kRound, load16(p + j) * inverse));
+}
+
+/// The gradient of a score: softmax backward, before the scale.
+template <class V>
+V score_gradient(V p, V dp, V row_dot) {
+  return (dp - row_dot) * p;
+}
+
+/// What the softmax backward of one row needs besides the scores and dP.
+struct RowGradient {
+  std::int64_t n = 0;      // keys seen
+  std::int64_t width = 0;  // results are zero from n to here, a multiple of 16
+  float max = 0;
+  float sum = 0;
+  float scale = 1;    // what the forward multiplied scores by
+  float row_dot = 0;  // fused: <dO, O>
+};
+
+/// In: p = scaled scores, ds = dP. Out: p = the probabilities, ds = the gradient of q.k, all FP32.
+inline void fused_gradient_row(const RowGradient& g, float* p, float* ds) {
+  const F32x16 inverse(1.0f / g.sum);
+  for (std::int64_t j = 0; j < g.n; j += 16) {
+    const F32x16 prob = keep_lanes(exp_score(load16(p + j), F32x16(g.max)) * inverse, g.n - j);
+    const F32x16 gradient = score_gradient(prob, load16(ds + j), F32x16(g.row_dot)) * F32x16(g.scale);
+    store16(p + j, prob);
+    store16(ds + j, keep_lanes(gradient, g.n - j));
+  }
+  const std::int64_t done = (g.n + 15) / 16 * 16;
+  std::fill(p + done, p + g.width, 0.0f);
+  std::fill(ds + done, ds + g.width, 0.0f);
+}
+
+/// The same with a gradient rounded wherever its forward value was: dP at attn.probs, dS at attn.scaled and, after the
+/// scale, at attn.scores. The softmax backward itself is FP32 on unrounded probabilities, its row sum 16 lanes; p is
+/// rounded (attn.probs) for the product with dO.
+inline void mirror_gradient_row(const RowGradient& g, Sites sites, float* p, float* ds) {
+  const bool probs = sites.rounded(Site::attn_probs);
+  const F32x16 inverse(1.0f / g.sum);
+  F32x16 sum(0.0f);
+  for (std::int64_t j = 0; j < g.n; j += 16) {
+    const F32x16 prob = keep_lanes(exp_score(load16(p + j), F32x16(g.max)) * inverse, g.n - j);
+    const F32x16 dp = keep_lanes(round_if(probs, load16(ds + j)), g.n - j);
+    sum = sum + dp * prob;
+    store16(p + j, prob);
+    store16(ds + j, dp);
+  }
+  const F32x16 row_dot(fold_sum(sum));
+  for (std::int64_t j = 0; j < g.n; j += 16) {
+    const F32x16 prob = load16(p + j);
+    const F32x16 gradient = round_if(sites.rounded(Site::attn_scaled), score_gradient(prob, load16(ds + j), row_dot));
+    store16(ds + j, keep_lanes(round_if(sites.rounded(Site::attn_scores), gradient * F32x16(g.scale)), g.n - j));
+    store16(p + j, round_if(probs, prob));
+  }
+  const std::int64_t done = (g.n + 15) / 16 * 16;
+  std::fill(p + done, p + g.width, 0.0f);
+  std::fill(ds + done, ds + g.width, 0.0f);
+}
+
+}  // namespace plumb::attention_detail
