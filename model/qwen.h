@@ -60,6 +60,8 @@ void clear_gradients(Context&, const ParameterList&, const ModelConfig&, Gradien
 /// each parameter's gradient once, R(R(head) + embedding) when tied. After it flat holds the gradients of the parameters.
 void finish_gradients(Context&, const ParameterList&, const ModelConfig&, const Numerics&, Gradients&);
 
+struct QwenState;  // qwen_state.h: inside of this class
+
 class Qwen {
  public:
   /// max_rows: the largest batch; max_positions: the longest sequence. Allocates all work memory (and, with `training`,
@@ -87,8 +89,7 @@ class Qwen {
                                   std::int64_t max_positions, bool training);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<QwenState> state_;
 };
 
 }  // namespace plumb
