@@ -7,7 +7,6 @@
 
 #include "kernels/core/rng.h"
 #include "rl/algorithm/aggregation.h"
-#include "rl/algorithm/masked.h"
 
 namespace plumb {
 namespace {
@@ -112,15 +111,6 @@ TEST(Aggregation, ReferenceNumbers) {
   EXPECT_NEAR(aggregate(Aggregation::token_mean, {{2, 2, 2}, {}}), 2, 1e-15);  // lengths [3 finished, 8 truncated and masked]
 }
 
-TEST(Masked, StatisticsNeverTouchWhatIsMasked) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const std::vector<std::uint8_t> mask{1, 1, 0, 0};
-  EXPECT_EQ(masked_mean(std::span<const double>(std::vector<double>{2, 2, nan, 0}), mask), 2.0);
-  EXPECT_EQ(masked_variance(std::span<const double>(std::vector<double>{.95, .95, nan, 0}), mask), 0.0);
-  EXPECT_NEAR(masked_variance(std::span<const double>(std::vector<double>{1, 0, nan, 0}), mask), .5, 1e-15);
-  EXPECT_EQ(masked_mean(std::span<const double>(std::vector<double>{nan}), std::vector<std::uint8_t>{0}), 0.0);
-}
-
 struct Tokens {
   std::vector<float> logprob, entropy, old_logprob, ref_logprob, advantage;
   std::vector<std::uint8_t> mask;
@@ -175,6 +165,15 @@ TEST(Objective, MaskedSlotsMayHoldAnything) {
     EXPECT_EQ(d_logprob[i], 0.0f);
     EXPECT_EQ(d_entropy[i], 0.0f);
   }
+}
+
+TEST(Objective, MaskedMeanOfLosses) {
+  Tokens tokens(4);  // losses [2, 2, 0, 0], mask [1, 1, 0, 0]: 2
+  tokens.mask = {1, 1, 0, 0};
+  tokens.old_logprob = tokens.logprob;
+  tokens.advantage = {-2, -2, 0, 0};
+  std::vector<float> d_logprob(4), d_entropy(4);
+  EXPECT_EQ(policy_objective({.clip = kClip}, tokens.sequence(.5), d_logprob, d_entropy).loss, 2.0);
 }
 
 TEST(Objective, KlPullsEvenWithoutAdvantages) {
