@@ -1,12 +1,14 @@
 // The update side: packed micro-batches, log-probs, gradients whose bits do not depend on the split, AdamW on FP32 masters.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
-#include <vector>
+#include <string>
 
 #include "engine/config/sections.h"
+#include "engine/trainer/packing.h"
+#include "engine/trainer/scorer.h"
+#include "kernels/core/buffer.h"
 #include "kernels/core/context.h"
 #include "kernels/numerics/numerics.h"
 #include "model/qwen.h"
@@ -14,31 +16,12 @@
 
 namespace plumb {
 
-/// One sequence to learn from or to score. The trained positions are tokens[prompt_len..]; each is predicted by its predecessor.
-struct TrainSequence {
-  std::span<const std::int32_t> tokens;  // (T)
-  std::int64_t prompt_len = 1;           // >= 1
-  std::int64_t response_len() const { return std::int64_t(tokens.size()) - prompt_len; }
-};
-
-/// Per response token of a run of sequences, concatenated in order.
-struct TokenScores {
-  std::vector<float> logprob;
-  std::vector<float> entropy;
-  std::vector<std::int32_t> argmax;
-};
-
-/// Called once per micro-batch with the scores of sequences [first, first + count): fills dL/dlogprob and dL/dentropy of
-/// every response token (same order). Denominators are the caller's business and global over the step.
-using TokenObjective =
-    std::function<void(std::size_t first, std::size_t count, std::span<const float> logprob, std::span<const float> entropy,
-                       std::span<const std::int32_t> argmax, std::span<float> d_logprob, std::span<float> d_entropy)>;
-
 struct StepResult {
   double grad_norm = 0;  // before clipping
   double clip_factor = 1;
   double lr = 0;
   bool skipped = false;     // non-finite gradient: nothing was changed
+  std::string nonfinite;    // then: the first parameter with a gradient that is not finite
   double update_ratio = 0;  // ||update|| / ||weights|| over all parameters
 };
 
@@ -52,7 +35,21 @@ struct TrainerState {
   std::int64_t nonfinite_in_a_row = 0;
 };
 
-/// lr at a 0-based step: during warm-up lr*(step+1)/warmup_steps, then the schedule. Reference values: algorithms.md section 8.
+template <class V>
+void visit_state(V& v, TrainerState& s) {
+  const auto flat = [&](const char* name, Buffer& buffer) {
+    v.buffer(name, buffer, std::int64_t(buffer.size() / sizeof(float)), DType::f32);
+  };
+  flat("master/parameters", s.master);
+  flat("optimizer/m", s.m);
+  flat("optimizer/v", s.v);
+  v.value("optimizer_steps", s.optimizer_steps);
+  v.value("schedule_steps", s.schedule_steps);
+  v.value("nonfinite_in_a_row", s.nonfinite_in_a_row);
+}
+
+/// lr at a 0-based step: during warm-up lr*(step+1)/warmup_steps, then the schedule as a function of
+/// (step - warmup_steps) / (total_steps - warmup_steps), final_ratio * lr from total_steps on.
 double learning_rate(const OptimizerConfig&, std::int64_t step);
 
 class Trainer {
@@ -71,14 +68,15 @@ class Trainer {
   /// Fresh moments and step counts, new optimizer settings (between phases of a run).
   void reset_optimizer(const OptimizerConfig&);
 
-  /// Forward only, with `weights` (this trainer's own, or a reference model's of the same shape).
-  TokenScores score(Context&, const Weights& weights, std::span<const TrainSequence>, float temperature);
+  /// Forward only, with `weights` (this trainer's own, or a reference model's of the same shape). See Scorer::score.
+  TokenScores score(Context&, const Weights& weights, std::span<const TrainSequence>, float temperature, Mat logits = {});
   /// Forward and backward over all sequences, in micro-batches of consecutive sequences; adds to the gradients.
   void accumulate(Context&, std::span<const TrainSequence>, float temperature, const TokenObjective&);
-  /// Applies the accumulated gradients (clip, AdamW, weights' copy) and clears them. Throws Error after too many
-  /// non-finite gradients in a row.
+  /// Applies the accumulated gradients (clip, AdamW, weights' copy) and clears them. A gradient that is not finite leaves
+  /// weights, moments and optimizer_steps as they are; throws Error after max_nonfinite_steps such steps in a row.
   StepResult step(Context&);
-  /// FP32 gradients as accumulated and finished (flat_size); for `score --gradients` and tests.
+  /// FP32 gradients as accumulated and finished (flat_size); for `score --gradients` and tests. Nothing can be accumulated
+  /// between this and the next step() or clear_gradients().
   const float* gradients(Context&);
   void clear_gradients();
 

@@ -1,0 +1,179 @@
+#include "engine/trainer/trainer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "engine/trainer/optimizer.h"
+#include "kernels/adamw/adamw.h"
+#include "kernels/core/error.h"
+
+namespace plumb {
+
+struct Trainer::State {
+  State(const ModelConfig& model, const Numerics& numerics, const ExecutionConfig& execution, const OptimizerConfig& optimizer_config,
+        std::int64_t max_sequence)
+      : optimizer(checked(optimizer_config)),
+        scorer(model, numerics, execution, max_sequence, true),
+        weights(model, numerics.compute),
+        tied_head(tied_head_gradient_bytes(model)) {
+    for (Buffer* b : {&state.master, &state.m, &state.v, &flat_gradient}) *b = Buffer(flat_bytes());
+    set_frozen();
+  }
+
+  static const OptimizerConfig& checked(const OptimizerConfig& config) {
+    check_optimizer(config);
+    return config;
+  }
+  const ParameterList& parameters() const { return weights.parameters(); }
+  const ModelConfig& model() const { return weights.config(); }
+  std::size_t flat_bytes() const { return std::size_t(parameters().flat_size()) * sizeof(float); }
+
+  void set_frozen() {
+    gradients = make_gradients(parameters(), model(), flat_gradient, tied_head);
+    gradients.frozen = frozen_parameters(parameters(), optimizer.frozen);
+    ranges = trained_ranges(parameters(), gradients.frozen);
+    const Parameter* head = parameters().find(model().tied ? Role::embedding : Role::lm_head);
+    if (gradients.frozen[std::size_t(head - parameters().all().data())] != 0) gradients.lm_head = {};
+  }
+
+  void finish(Context& ctx) {
+    if (finished) return;
+    finish_gradients(ctx, parameters(), model(), scorer.numerics(), gradients);
+    finished = true;
+  }
+
+  void clear(Context& ctx) {
+    clear_gradients(ctx, parameters(), model(), gradients);
+    finished = false;
+  }
+
+  std::string first_nonfinite(Context& ctx) const {
+    for (const Parameter& p : parameters().all())
+      if (!std::isfinite(sum_of_squares(ctx, gradients.flat + p.offset, p.size()))) return p.name;
+    return "";
+  }
+
+  /// AdamW over every trained parameter; returns the sum of squares of what changed.
+  double update(Context& ctx, double lr, float scale) {
+    double total = 0;
+    for (const FlatRange& range : ranges) {
+      double squares = 0;
+      adamw(ctx, {.master = at(state.master, range),
+                  .grad = gradients.flat + range.first,
+                  .m = at(state.m, range),
+                  .v = at(state.v, range),
+                  .weight = static_cast<char*>(weights.flat()) + std::size_t(range.first) * bytes_of(weights.dtype()),
+                  .weight_dtype = weights.dtype(),
+                  .n = range.count,
+                  .t = state.optimizer_steps,
+                  .lr = lr,
+                  .beta1 = optimizer.beta1,
+                  .beta2 = optimizer.beta2,
+                  .eps = optimizer.eps,
+                  .weight_decay = optimizer.weight_decay,
+                  .grad_scale = scale,
+                  .update_squares = &squares});
+      total += squares;
+    }
+    return total;
+  }
+
+  static float* at(const Buffer& buffer, const FlatRange& range) { return static_cast<float*>(buffer.data()) + range.first; }
+
+  OptimizerConfig optimizer;
+  Scorer scorer;
+  Weights weights;
+  TrainerState state;
+  Buffer flat_gradient;  // (flat_size) f32
+  Buffer tied_head;      // (V, D) f32 when tied
+  Gradients gradients;
+  std::vector<FlatRange> ranges;
+  bool finished = false;  // finish_gradients was called on what is accumulated
+};
+
+Trainer::Trainer(const ModelConfig& model, const Numerics& numerics, const ExecutionConfig& execution, const OptimizerConfig& optimizer,
+                 std::int64_t max_sequence)
+    : impl_(std::make_unique<State>(model, numerics, execution, optimizer, max_sequence)) {}
+Trainer::~Trainer() = default;
+
+const ModelConfig& Trainer::model_config() const { return impl_->model(); }
+const ParameterList& Trainer::parameters() const { return impl_->parameters(); }
+const Numerics& Trainer::numerics() const { return impl_->scorer.numerics(); }
+Weights& Trainer::weights() { return impl_->weights; }
+TrainerState& Trainer::state() { return impl_->state; }
+void Trainer::refresh_weights(Context& ctx) { set_weights(ctx, impl_->weights, impl_->state.master); }
+
+void Trainer::reset_optimizer(const OptimizerConfig& config) {
+  impl_->optimizer = State::checked(config);
+  impl_->set_frozen();
+  TrainerState& s = impl_->state;
+  s.m.zero();
+  s.v.zero();
+  s.optimizer_steps = s.schedule_steps = s.nonfinite_in_a_row = 0;
+  clear_gradients();
+}
+
+TokenScores Trainer::score(Context& ctx, const Weights& weights, std::span<const TrainSequence> sequences, float temperature, Mat logits) {
+  return impl_->scorer.score(ctx, weights, sequences, temperature, logits);
+}
+
+void Trainer::accumulate(Context& ctx, std::span<const TrainSequence> sequences, float temperature, const TokenObjective& objective) {
+  require(!impl_->finished, "internal: gradients were read; step() or clear_gradients() comes before more are accumulated");
+  impl_->scorer.accumulate(ctx, impl_->weights, sequences, temperature, objective, impl_->gradients);
+}
+
+const float* Trainer::gradients(Context& ctx) {
+  impl_->finish(ctx);
+  return impl_->gradients.flat;
+}
+
+void Trainer::clear_gradients() {
+  impl_->flat_gradient.zero();
+  if (impl_->tied_head) impl_->tied_head.zero();
+  impl_->finished = false;
+}
+
+StepResult Trainer::step(Context& ctx) {
+  State& s = *impl_;
+  s.finish(ctx);
+  StepResult result;
+  result.lr = learning_rate(s.optimizer, s.state.schedule_steps);
+  result.grad_norm = std::sqrt(sum_of_squares(ctx, s.gradients.flat, s.parameters().flat_size()));
+  ++s.state.schedule_steps;
+  if (!std::isfinite(result.grad_norm)) {
+    result.skipped = true;
+    result.nonfinite = s.first_nonfinite(ctx);
+    s.clear(ctx);
+    if (++s.state.nonfinite_in_a_row >= s.optimizer.max_nonfinite_steps)
+      throw Error(fmt::format("the gradient was not finite in {} steps in a row (optimizer.max_nonfinite_steps), now that of {}; the weights "
+                              "are as before the first of them. A smaller learning rate (now {}) may help",
+                              s.state.nonfinite_in_a_row, result.nonfinite, result.lr));
+    return result;
+  }
+  s.state.nonfinite_in_a_row = 0;
+  const float scale = clip_factor(result.grad_norm, s.optimizer.grad_clip);
+  result.clip_factor = scale;
+  const double weights = sum_of_squares(ctx, static_cast<const float*>(s.state.master.data()), s.parameters().flat_size());
+  ++s.state.optimizer_steps;
+  const double update = s.update(ctx, result.lr, scale);
+  result.update_ratio = weights > 0 ? std::sqrt(update / weights) : 0;
+  s.weights.repack(ctx);
+  s.clear(ctx);
+  return result;
+}
+
+std::size_t Trainer::memory_bytes() const {
+  const State& s = *impl_;
+  return s.scorer.memory_bytes() + s.weights.memory_bytes() + s.state.master.size() + s.state.m.size() + s.state.v.size() +
+         s.flat_gradient.size() + s.tied_head.size();
+}
+
+std::size_t Trainer::memory_bytes(const ModelConfig& model, const Numerics& numerics, const ExecutionConfig& execution,
+                                  const OptimizerConfig&, std::int64_t max_sequence) {
+  const std::size_t flat = std::size_t(ParameterList(model).flat_size()) * sizeof(float);
+  return Scorer::memory_bytes(model, numerics, execution, max_sequence, true) + Weights::memory_bytes(model, numerics.compute) + 4 * flat +
+         tied_head_gradient_bytes(model);
+}
+
+}  // namespace plumb
