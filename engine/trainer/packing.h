@@ -33,7 +33,7 @@ class MicroBatch {
   std::size_t pack(std::span<const TrainSequence>, std::size_t first);
 
   Batch batch() const;
-  std::int64_t rows() const { return std::int64_t(tokens_.size()); }           // N
+  std::int64_t rows() const { return std::int64_t(tokens_.size()); }            // N
   std::int64_t head_rows() const { return std::int64_t(row_of_head_.size()); }  // M <= N
   std::int64_t responses() const { return std::int64_t(head_of_response_.size()); }
   const std::int32_t* row_of_head() const { return row_of_head_.data(); }            // (M)

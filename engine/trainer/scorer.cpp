@@ -13,8 +13,7 @@ namespace {
 
 std::int64_t micro_batch_rows(const ExecutionConfig& execution, std::int64_t max_sequence) {
   if (max_sequence < 1) throw UsageError(fmt::format("the longest sequence has {} tokens; it must be at least 1", max_sequence));
-  if (execution.logits_rows < 0)
-    throw UsageError(fmt::format("execution.logits_rows is {}; it must be at least 0", execution.logits_rows));
+  if (execution.logits_rows < 0) throw UsageError(fmt::format("execution.logits_rows is {}; it must be at least 0", execution.logits_rows));
   if (execution.micro_batch_tokens < max_sequence)
     throw UsageError(fmt::format("execution.micro_batch_tokens is {}; it must hold the longest sequence, {} tokens",
                                  execution.micro_batch_tokens, max_sequence));
@@ -53,9 +52,8 @@ Scorer::Scorer(const ModelConfig& config, const Numerics& numerics, const Execut
 std::size_t Scorer::memory_bytes(const ModelConfig& config, const Numerics& numerics, const ExecutionConfig& execution,
                                  std::int64_t max_sequence, bool training) {
   const std::int64_t rows = micro_batch_rows(execution, max_sequence);
-  return Qwen::memory_bytes(config, numerics, model_execution(execution), rows, max_sequence, training) +
-         MicroBatch::memory_bytes(rows) + hidden_bytes(config, numerics, rows) * (training ? 3 : 1) +
-         std::size_t(rows) * sizeof(float) * (training ? 10 : 6);
+  return Qwen::memory_bytes(config, numerics, model_execution(execution), rows, max_sequence, training) + MicroBatch::memory_bytes(rows) +
+         hidden_bytes(config, numerics, rows) * (training ? 3 : 1) + std::size_t(rows) * sizeof(float) * (training ? 10 : 6);
 }
 
 std::size_t Scorer::memory_bytes() const {
@@ -114,8 +112,7 @@ TokenScores Scorer::score(Context& ctx, const Weights& weights, std::span<const 
     const Mat rows = logits ? make_mat(row_logits.data(), micro_batch_.head_rows(), logits.cols, logits.dtype) : Mat{};
     forward(ctx, weights, temperature, false, rows);
     const std::int64_t n = micro_batch_.responses();
-    if (logits && n > 0)
-      gather_rows(ctx, rows, micro_batch_.head_of_response(), logits.slice_rows(std::int64_t(out.logprob.size()), n));
+    if (logits && n > 0) gather_rows(ctx, rows, micro_batch_.head_of_response(), logits.slice_rows(std::int64_t(out.logprob.size()), n));
     out.logprob.insert(out.logprob.end(), logprob_.begin(), logprob_.begin() + n);
     out.entropy.insert(out.entropy.end(), entropy_.begin(), entropy_.begin() + n);
     out.argmax.insert(out.argmax.end(), argmax_.begin(), argmax_.begin() + n);
@@ -151,7 +148,7 @@ void Scorer::backward(Context& ctx, const Weights& weights, float temperature, G
   }
   const Mat d_head_hidden = head_rows_of(d_head_hidden_);
   if (heads > 0)
-      logprob_backward(ctx,
+    logprob_backward(ctx,
                      {.hidden = head_rows_of(head_hidden_),
                       .weight = weights.lm_head(),
                       .packed = weights.packed(Role::lm_head),

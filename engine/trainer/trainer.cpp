@@ -44,7 +44,7 @@ struct Trainer::State {
   }
 
   void clear(Context& ctx) {
-    clear_gradients(ctx, parameters(), model(), gradients);
+    plumb::clear_gradients(ctx, parameters(), model(), gradients);
     finished = false;
   }
 
@@ -146,9 +146,10 @@ StepResult Trainer::step(Context& ctx) {
     result.nonfinite = s.first_nonfinite(ctx);
     s.clear(ctx);
     if (++s.state.nonfinite_in_a_row >= s.optimizer.max_nonfinite_steps)
-      throw Error(fmt::format("the gradient was not finite in {} steps in a row (optimizer.max_nonfinite_steps), now that of {}; the weights "
-                              "are as before the first of them. A smaller learning rate (now {}) may help",
-                              s.state.nonfinite_in_a_row, result.nonfinite, result.lr));
+      throw Error(
+          fmt::format("the gradient was not finite in {} steps in a row (optimizer.max_nonfinite_steps), now that of {}; the weights "
+                      "are as before the first of them. A smaller learning rate (now {}) may help",
+                      s.state.nonfinite_in_a_row, result.nonfinite, result.lr));
     return result;
   }
   s.state.nonfinite_in_a_row = 0;
