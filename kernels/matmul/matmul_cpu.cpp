@@ -3,6 +3,7 @@
 // of k when c is bf16).
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/core/lanes.h"
 #include "kernels/matmul/matmul_kernels.h"
@@ -24,6 +25,66 @@ struct Range {
   std::int64_t end = 0;
 };
 
+// ---------------------------------------------------------------- after the chain
+
+/// bias[j] of columns [col, col + n) in FP32, n <= 32.
+void load_bias(const ConstMat& bias, std::int64_t col, int n, float* out) {
+  for (int j = 0; j < n; j += kLanes) {
+    const int part = std::min(kLanes, n - j);
+    store16(out + j,
+            bias.dtype == DType::f32 ? load_part(bias.row<float>(0) + col + j, part) : load_part(bias.row<BF16>(0) + col + j, part));
+  }
+}
+
+/// Rounds to BF16 what is neither NaN nor denormal: half the instructions of store16, which decides where K is small.
+void store_plain(BF16* p, F32x16 x) {
+  const auto rounded = [](__m256 v) {
+    const __m256i u = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
+  };
+  const __m256i packed = _mm256_packus_epi32(rounded(x.lo), rounded(x.hi));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+
+/// Rows of FP32 sums, `stride` apart, to their place in c. Sums are never denormal: FTZ is set and a chain ends in an FMA.
+template <class T, bool Bias, bool Round>
+void finish_rows_as(const Mat& c, const float* sums, std::int64_t stride, const float* bias, std::int64_t row, int rows, std::int64_t col,
+                    int cols) {
+  const auto value = [&](int i, int j) __attribute__((always_inline)) {
+    const F32x16 x = load16(sums + i * stride + j);
+    return Bias ? x + load16(bias + j) : x;
+  };
+  for (int j = 0; j < cols; j += kLanes) {
+    const int n = std::min(kLanes, cols - j);
+    T* out = c.row<T>(row) + col + j;
+    if constexpr (std::is_same_v<T, BF16>) {
+      if (n == kLanes) {
+        __m256 nan = _mm256_setzero_ps();
+        for (int i = 0; i < rows; ++i) {
+          const F32x16 x = value(i, j);
+          nan = _mm256_or_ps(nan, _mm256_cmp_ps(x.lo, x.hi, _CMP_UNORD_Q));
+          store_plain(out + i * c.stride, x);
+        }
+        if (_mm256_movemask_ps(nan) == 0) continue;
+      }
+    }
+    for (int i = 0; i < rows; ++i) store_part(out + i * c.stride, round_if(Round, value(i, j)), n);
+  }
+}
+
+using FinishFn = decltype(&finish_rows_as<float, false, false>);
+FinishFn choose_finish(const Matmul& m) {
+  const bool bias = bool(m.bias);
+  if (m.c.dtype == DType::bf16) return bias ? finish_rows_as<BF16, true, false> : finish_rows_as<BF16, false, false>;  // the store rounds
+  if (m.round) return bias ? finish_rows_as<float, true, true> : finish_rows_as<float, false, true>;
+  return bias ? finish_rows_as<float, true, false> : nullptr;
+}
+
+void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride, int rows, int cols) {
+  for (int i = 0; i < rows; ++i) std::memcpy(to + i * to_stride, from + i * from_stride, std::size_t(cols) * sizeof(float));
+}
+
 /// What the whole product is, apart from who computes which part.
 struct Plan {
   const Matmul& m;
@@ -33,7 +94,7 @@ struct Plan {
   std::int64_t cols;
   std::int64_t depth;
   bool packed;
-  bool finish;  // the sums are not simply stored: a bias, a rounding or a bf16 c
+  FinishFn finish;  // null when the sums are simply stored: no bias, no rounding, an f32 c
 };
 
 const Kernels& kernels_for(Isa isa, DType a, DType panel) {
@@ -50,44 +111,12 @@ Plan make_plan(Isa isa, const Matmul& m) {
           .cols = m.c.cols,
           .depth = m.a.depth(),
           .packed = bool(m.packed),
-          .finish = bool(m.bias) || m.round || m.c.dtype == DType::bf16};
-}
-
-// ---------------------------------------------------------------- after the chain
-
-/// bias[j] of columns [col, col + n) in FP32, n <= 32.
-void load_bias(const ConstMat& bias, std::int64_t col, int n, float* out) {
-  for (int j = 0; j < n; j += kLanes) {
-    const int part = std::min(kLanes, n - j);
-    store16(out + j,
-            bias.dtype == DType::f32 ? load_part(bias.row<float>(0) + col + j, part) : load_part(bias.row<BF16>(0) + col + j, part));
-  }
-}
-
-/// Rows of FP32 sums, `stride` apart, to their place in c.
-void finish_rows(const Plan& plan, const float* sums, std::int64_t stride, const float* bias, std::int64_t row, int rows, std::int64_t col,
-                 int cols) {
-  const Mat& c = plan.m.c;
-  for (int i = 0; i < rows; ++i)
-    for (int j = 0; j < cols; j += kLanes) {
-      F32x16 x = load16(sums + i * stride + j);
-      if (plan.m.bias) x = x + load16(bias + j);
-      const int n = std::min(kLanes, cols - j);
-      if (c.dtype == DType::bf16) {
-        store_part(c.row<BF16>(row + i) + col + j, x, n);
-      } else {
-        store_part(c.row<float>(row + i) + col + j, round_if(plan.m.round, x), n);
-      }
-    }
-}
-
-void copy_rows(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride, int rows, int cols) {
-  for (int i = 0; i < rows; ++i) std::memcpy(to + i * to_stride, from + i * from_stride, std::size_t(cols) * sizeof(float));
+          .finish = choose_finish(m)};
 }
 
 /// A product over nothing: zero (or c), plus the bias.
 void finish_empty(const Plan& plan, Range rows) {
-  if (plan.m.accumulate && !plan.finish) return;
+  if (plan.m.accumulate && plan.finish == nullptr) return;
   alignas(64) float sums[kPanelCols] = {};
   alignas(64) float bias[kPanelCols] = {};
   for (std::int64_t col = 0; col < plan.cols; col += kPanelCols) {
@@ -95,7 +124,11 @@ void finish_empty(const Plan& plan, Range rows) {
     if (plan.m.bias) load_bias(plan.m.bias, col, n, bias);
     for (std::int64_t r = rows.begin; r < rows.end; ++r) {
       if (plan.m.accumulate) copy_rows(plan.m.c.row<float>(r) + col, 0, sums, 0, 1, n);
-      finish_rows(plan, sums, 0, bias, r, 1, col, n);
+      if (plan.finish != nullptr) {
+        plan.finish(plan.m.c, sums, 0, bias, r, 1, col, n);
+      } else {
+        copy_rows(sums, 0, plan.m.c.row<float>(r) + col, 0, 1, n);
+      }
     }
   }
 }
@@ -144,7 +177,7 @@ void run_tile(const Plan& plan, const DepthBlock& block, const Sums& sums, TileF
               int rows, std::int64_t col, int groups) {
   const int width = groups * kGroupCols;
   const int cols = int(std::min<std::int64_t>(width, plan.cols - col));
-  const bool finish = block.last && plan.finish;
+  const bool finish = block.last && plan.finish != nullptr;
   tile.pairs = block.pairs;
   tile.from_zero = block.first && !plan.m.accumulate;
   if (cols == width && !finish && sums.data != nullptr) {
@@ -160,7 +193,7 @@ void run_tile(const Plan& plan, const DepthBlock& block, const Sums& sums, TileF
   tile.ldc = width;
   fn(tile);
   if (finish) {
-    finish_rows(plan, edge, width, bias, row, rows, col, cols);
+    plan.finish(plan.m.c, edge, width, bias, row, rows, col, cols);
   } else {
     copy_rows(edge, width, sums.at(row, col), sums.stride, rows, cols);
   }

@@ -108,20 +108,27 @@ void pack_group(const ConstMat& b, std::int64_t first, std::int64_t n, std::int6
   }
 }
 
-/// The same group when k runs over rows: the columns of one k are contiguous.
+/// One pair of k of a group when k runs over rows: the columns of one k are contiguous.
 PLUMB_INLINE void pack_pair(const BF16* even, const BF16* odd, std::int64_t n, char* out) {
+  if (n >= kGroupCols && odd != nullptr) {
+    const __m256i e = load8(even);
+    const __m256i o = load8(odd);
+    const __m256i lo = _mm256_unpacklo_epi16(e, o);
+    const __m256i hi = _mm256_unpackhi_epi16(e, o);
+    store8(out, _mm256_permute2x128_si256(lo, hi, 0x20));
+    store8(out + 32, _mm256_permute2x128_si256(lo, hi, 0x31));
+    return;
+  }
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t left = n - half * 8;
-    const __m256i lo = load_dwords(even + half * 8, left);
-    const __m256i hi = odd != nullptr ? load_dwords(odd + half * 8, left) : _mm256_setzero_si256();
-    store8(out + half * 32, _mm256_or_si256(lo, _mm256_slli_epi32(hi, 16)));
+    const __m256i e = load_dwords(even + half * 8, n - half * 8);
+    const __m256i o = odd != nullptr ? load_dwords(odd + half * 8, n - half * 8) : _mm256_setzero_si256();
+    store8(out + half * 32, _mm256_or_si256(e, _mm256_slli_epi32(o, 16)));
   }
 }
 PLUMB_INLINE void pack_pair(const float* even, const float* odd, std::int64_t n, char* out) {
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t left = n - half * 8;
-    store8(out + half * 32, odd != nullptr ? load_dwords(odd + half * 8, left) : _mm256_setzero_si256());
-    store8(out + half * 32 + kPanelCols * 4, load_dwords(even + half * 8, left));
+    store8(out + half * 32, odd != nullptr ? load_dwords(odd + half * 8, n - half * 8) : _mm256_setzero_si256());
+    store8(out + half * 32 + kPanelCols * 4, load_dwords(even + half * 8, n - half * 8));
   }
 }
 
@@ -180,23 +187,31 @@ void pack_block_rows(const ConstMat& a, std::int64_t first, int rows, std::int64
   }
 }
 
+/// The same when k runs over rows of a: `rows` elements of each k are contiguous.
 template <class T, DType Layout, int Eights>
 void pack_block_cols(const ConstMat& a, std::int64_t first, int rows, std::int64_t k0, std::int64_t k1, std::uint32_t* d) {
-  const std::int64_t available = a.cols - first;
+  // At the right edge the eight elements that end the row are read and moved to the left: what follows a row is not ours.
+  const std::int64_t over = first + 8 * Eights - a.cols;
+  const int shift = over > 0 && a.cols >= 8 * Eights ? int(over) : 0;
+  const __m256i lanes =
+      _mm256_and_si256(_mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(shift)), _mm256_set1_epi32(7));
+  const auto load = [&](std::int64_t k, int e) __attribute__((always_inline)) {
+    if (k >= k1) return _mm256_setzero_si256();
+    const T* p = a.row<T>(k) + first + 8 * e;
+    if (over <= 0) return load_dwords(p, 8);
+    if (shift > 0 && e == Eights - 1) return _mm256_permutevar8x32_epi32(load_dwords(p - shift, 8), lanes);
+    return load_dwords(p, a.cols - first - 8 * e);
+  };
+  const auto widen = [](__m256i x) { return sizeof(T) == 2 ? _mm256_slli_epi32(x, 16) : x; };
   for (std::int64_t k = k0; k < k1; k += 2) {
-    __m256i r[Eights][8];
-    for (int e = 0; e < Eights; ++e) {
-      const std::int64_t n = available - 8 * e;
-      const __m256i even = load_dwords(a.row<T>(k) + first + 8 * e, n);
-      const __m256i odd = k + 1 < k1 ? load_dwords(a.row<T>(k + 1) + first + 8 * e, n) : _mm256_setzero_si256();
-      if constexpr (sizeof(T) == 2) {
-        r[e][0] = _mm256_or_si256(even, _mm256_slli_epi32(odd, 16));
-      } else {
-        r[e][0] = even;
-        r[e][1] = odd;
-      }
+    if constexpr (Layout == DType::bf16) {
+      for (int e = 0; e < Eights; ++e) store8(d + 8 * e, _mm256_or_si256(load(k, e), _mm256_slli_epi32(load(k + 1, e), 16)));
+      d += rows;
+    } else {
+      for (int e = 0; e < Eights; ++e) store8(d + 8 * e, widen(load(k + 1, e)));
+      for (int e = 0; e < Eights; ++e) store8(d + rows + 8 * e, widen(load(k, e)));
+      d += 2 * rows;
     }
-    d = store_pairs<T, Layout, Eights>(r, 1, rows, d);
   }
 }
 

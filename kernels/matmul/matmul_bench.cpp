@@ -1,0 +1,153 @@
+// Percent of the multiply-add peak, or of the raw read rate, measured around every sample: only ratios mean anything on a
+// shared machine. `kernels_bench --benchmark_filter=matmul`
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "kernels/core/buffer.h"
+#include "kernels/core/rng.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/peak.h"
+
+namespace plumb {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum class Product { packed, unpacked, d_input, d_weight };
+constexpr const char* name_of(Product p) {
+  switch (p) {
+    case Product::packed: return "packed";
+    case Product::unpacked: return "unpacked";
+    case Product::d_input: return "dX";
+    case Product::d_weight: return "dW";
+  }
+  return "?";
+}
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+/// A dense matrix of small random values.
+struct Filled {
+  Buffer memory;
+  Mat mat;
+  Filled(std::int64_t rows, std::int64_t cols, DType dtype)
+      : memory(std::size_t(rows * cols) * bytes_of(dtype) + 64), mat(make_mat(memory.data(), rows, cols, dtype)) {
+    const RandomKey key{.seed = 5};
+    constexpr std::int64_t kPeriod = 1 << 20;
+    for (std::int64_t i = 0; i < std::min(rows * cols, kPeriod); ++i) set(i, random_uniform(key, std::uint64_t(i)) - 0.5f);
+    for (std::int64_t i = kPeriod; i < rows * cols; i += kPeriod) {
+      const std::int64_t size = std::int64_t(bytes_of(dtype));
+      auto* p = static_cast<char*>(mat.data);
+      std::copy_n(p, std::min(kPeriod, rows * cols - i) * size, p + i * size);
+    }
+  }
+  void set(std::int64_t i, float x) {
+    if (mat.dtype == DType::f32) {
+      static_cast<float*>(mat.data)[i] = x;
+    } else {
+      static_cast<BF16*>(mat.data)[i] = to_bf16(x);
+    }
+  }
+};
+
+double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + std::ptrdiff_t(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+/// Runs f a few times a sample between two calibrations; reports the median of rate / calibration in percent.
+template <class Calibrate, class F>
+void sample(benchmark::State& state, double work, const char* counter, Calibrate&& calibrate, F&& f) {
+  constexpr double kSampleWork = 2e8;
+  const int repeats = std::max(1, int(kSampleWork / work));
+  std::vector<double> percent;
+  f();
+  for (auto _ : state) {
+    const double before = calibrate();
+    const auto start = Clock::now();
+    for (int r = 0; r < repeats; ++r) f();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / repeats;
+    const double after = calibrate();
+    state.SetIterationTime(seconds);
+    percent.push_back(100 * work / seconds / ((before + after) / 2));
+  }
+  state.counters[counter] = median(percent);
+}
+
+void product_bench(benchmark::State& state, Product product, Shape s, Isa isa, int threads, DType storage, DType out, bool bias) {
+  Context ctx(threads, isa);
+  const Filled x(s.m, s.k, storage);
+  const Filled w(s.n, s.k, storage);
+  const Filled dy(s.m, s.n, storage);
+  const Filled b(1, s.n, storage);
+  const Buffer panels(packed_bytes(s.n, s.k, storage));
+  pack_weight(ctx, w.mat, 0, s.n, panels.data());
+  Matmul m{.a = {x.mat}, .b = {w.mat}};
+  if (bias) m.bias = b.mat;
+  if (product == Product::packed) m.packed = {.panels = panels.data(), .rows = s.n, .depth = s.k, .dtype = storage};
+  if (product == Product::d_input) m = {.a = {dy.mat}, .b = {w.mat, true}};
+  if (product == Product::d_weight) m = {.a = {dy.mat, true}, .b = {x.mat, true}, .accumulate = out == DType::f32};
+  const Filled c(m.a.rows(), m.b.rows(), out);
+  m.c = c.mat;
+  sample(
+      state, 2.0 * double(s.m) * double(s.n) * double(s.k), "peak%", [&] { return measure_peak_flops(ctx, 5e-4); },
+      [&] { matmul(ctx, m); });
+}
+
+void decode_bench(benchmark::State& state, std::int64_t rows, Isa isa, int threads) {
+  constexpr std::int64_t kVocab = 151936;
+  constexpr std::int64_t kWidth = 896;
+  Context ctx(threads, isa);
+  const Filled x(rows, kWidth, DType::bf16);
+  const Buffer panels(packed_bytes(kVocab, kWidth, DType::bf16));
+  {
+    const Filled w(kVocab, kWidth, DType::bf16);
+    pack_weight(ctx, w.mat, 0, kVocab, panels.data());
+  }
+  const Filled logits(rows, kVocab, DType::f32);
+  const Matmul m{.a = {x.mat}, .packed = {.panels = panels.data(), .rows = kVocab, .depth = kWidth}, .c = logits.mat};
+  sample(
+      state, double(panels.size()), "read%", [&] { return measure_read_rate(ctx, panels.data(), panels.size()); }, [&] { matmul(ctx, m); });
+  const double peak = measure_peak_flops(ctx, 2e-3);
+  const auto start = Clock::now();
+  matmul(ctx, m);
+  state.counters["peak%"] =
+      100 * 2.0 * double(rows) * double(kVocab) * double(kWidth) / std::chrono::duration<double>(Clock::now() - start).count() / peak;
+}
+
+void add(const std::string& name, auto&& f) {
+  benchmark::RegisterBenchmark(name.c_str(), std::forward<decltype(f)>(f))->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.05);
+}
+
+const int registered = [] {
+  const Shape shapes[] = {{512, 896, 896}, {512, 4864, 896}, {512, 896, 4864}, {2048, 256, 256},
+                          {512, 512, 64},  {512, 64, 512},   {2048, 64, 64}};
+  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
+    if (!machine_has(isa)) continue;
+    for (int threads : {1, 2}) {
+      const std::string tail = std::string("/") + name_of(isa) + "/threads:" + std::to_string(threads);
+      for (const Shape& s : shapes) {
+        const std::string size = std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k);
+        for (Product p : {Product::packed, Product::unpacked, Product::d_input, Product::d_weight})
+          add("matmul/bf16/" + std::string(name_of(p)) + "/" + size + tail, [=](benchmark::State& state) {
+            product_bench(state, p, s, isa, threads, DType::bf16, p == Product::d_weight ? DType::f32 : DType::bf16, p == Product::packed);
+          });
+        for (Product p : {Product::packed, Product::d_input, Product::d_weight})
+          add("matmul/f32/" + std::string(name_of(p)) + "/" + size + tail,
+              [=](benchmark::State& state) { product_bench(state, p, s, isa, threads, DType::f32, DType::f32, false); });
+      }
+      for (std::int64_t rows : {1, 4, 8, 16, 32})
+        add("matmul/decode/rows:" + std::to_string(rows) + tail, [=](benchmark::State& state) { decode_bench(state, rows, isa, threads); });
+    }
+  }
+  return 0;
+}();
+
+}  // namespace
+}  // namespace plumb
