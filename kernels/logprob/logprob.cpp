@@ -69,4 +69,12 @@ RowLogprob row_log_softmax(const void* logits, DType dtype, std::int64_t vocab, 
   });
 }
 
+float scaled_logit(const void* logits, DType dtype, std::int64_t token, float temperature, Sites sites) {
+  using namespace logprob_detail;
+  FtzScope ftz;
+  return with_row(logits, dtype, [&](auto* row) {
+    return with_temperature(temperature, sites, [&](auto temp) { return temp.scale(to_float(row[token])); });
+  });
+}
+
 }  // namespace plumb

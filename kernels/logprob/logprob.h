@@ -52,6 +52,8 @@ struct RowLogprob {
 };
 /// z = R?(l/T) for one row of V logits (f32 or bf16 storage) written to z (V floats); returns its statistics.
 RowLogprob row_log_softmax(const void* logits, DType dtype, std::int64_t vocab, float temperature, Sites, float* z);
+/// z of one token of such a row.
+float scaled_logit(const void* logits, DType dtype, std::int64_t token, float temperature, Sites sites);
 inline float logprob_of(const RowLogprob& s, float z) { return (z - s.max) - s.log_sum; }
 
 }  // namespace plumb
