@@ -17,9 +17,9 @@ struct AdamW {
   void* weight = nullptr;       // (n) compute copy, BF16 (rounded) or f32; null: none
   DType weight_dtype = DType::bf16;
   std::int64_t n = 0;
-  std::int64_t t = 1;           // step number, from 1
+  std::int64_t t = 1;  // step number, from 1
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  float grad_scale = 1.0f;      // clip factor, multiplied in FP32 first
+  float grad_scale = 1.0f;  // clip factor, multiplied in FP32 first
   /// Wanted: the sum of squares of the change of master, in double, in an order that depends on n alone. Null: not wanted.
   double* update_squares = nullptr;
 };

@@ -19,43 +19,43 @@ class RopeTable {
  public:
   RopeTable() = default;
   RopeTable(int head_dim, double theta, int positions);
+  /// 1 / theta^(2j/head_dim), j < head_dim/2.
+  static float inverse_frequency(int head_dim, double theta, int j);
   int head_dim() const { return 2 * half_; }
   int positions() const { return positions_; }
-  /// (head_dim/2) values of position p.
+  /// (head_dim/2) values of position p; 15 more floats can be read (not used) behind them.
   const float* cos(std::int64_t p, bool rounded) const { return table(rounded, 0) + p * half_; }
   const float* sin(std::int64_t p, bool rounded) const { return table(rounded, 1) + p * half_; }
 
  private:
-  const float* table(bool rounded, int which) const {
-    return values_.data() + (std::int64_t(rounded) * 2 + which) * positions_ * half_;
-  }
+  const float* table(bool rounded, int which) const { return values_.data() + (std::int64_t(rounded) * 2 + which) * positions_ * half_; }
   int half_ = 0;
   int positions_ = 0;
   std::vector<float> values_;  // (2: f, b) (2: cos, sin) (positions, head_dim/2)
 };
 
 struct RopeForward {
-  ConstMat in;                 // (N, heads*head_dim), may be a column slice of a wider matrix
+  ConstMat in;  // (N, heads*head_dim), may be a column slice of a wider matrix
   int heads = 0;
-  ConstMat norm_weight;        // (1, head_dim) QK norm; empty: none
+  ConstMat norm_weight;  // (1, head_dim) QK norm; empty: none
   float eps = 1e-6f;
   const RopeTable* table = nullptr;
   const std::int32_t* positions = nullptr;  // (N), each < table->positions()
-  Mat out;                     // (N, heads*head_dim); may alias `in` exactly when the backward is not needed
-  float* rstd = nullptr;       // (N, heads); null: not wanted; only with norm_weight
+  Mat out;                                  // (N, heads*head_dim); may alias `in` exactly when the backward is not needed
+  float* rstd = nullptr;                    // (N, heads); null: not wanted; only with norm_weight
 };
 void rope_forward(Context&, const RopeForward&, Sites);
 
 struct RopeBackward {
-  ConstMat d_out;              // (N, heads*head_dim)
-  ConstMat in;                 // (N, heads*head_dim) the forward's input (only read with norm_weight)
+  ConstMat d_out;  // (N, heads*head_dim)
+  ConstMat in;     // (N, heads*head_dim) the forward's input (only read with norm_weight)
   int heads = 0;
-  ConstMat norm_weight;        // as in the forward
-  const float* rstd = nullptr; // (N, heads) as saved; only with norm_weight
+  ConstMat norm_weight;         // as in the forward
+  const float* rstd = nullptr;  // (N, heads) as saved; only with norm_weight
   const RopeTable* table = nullptr;
   const std::int32_t* positions = nullptr;  // (N)
-  Mat d_in;                    // (N, heads*head_dim); may alias d_out exactly
-  float* d_norm_weight = nullptr;  // (head_dim) FP32, added to: one chain over rows, heads inner; null: not wanted
+  Mat d_in;                                 // (N, heads*head_dim); may alias d_out exactly
+  float* d_norm_weight = nullptr;           // (head_dim) FP32, added to: one chain over rows, heads inner; null: not wanted
 };
 void rope_backward(Context&, const RopeBackward&, Sites, BackwardMode rope, BackwardMode qk_norm);
 

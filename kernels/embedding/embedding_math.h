@@ -1,0 +1,19 @@
+// The one place where the embedding rounds.
+#pragma once
+#include "kernels/core/lanes.h"
+#include "kernels/numerics/numerics.h"
+
+namespace plumb {
+
+template <class V>
+V embedding_step(Sites sites, V x) {
+  return round_if(sites.rounded(Site::embedding), x);
+}
+
+/// The gradient of a row of the table takes one more token's.
+template <class V>
+V embedding_gradient_step(bool rounded, V sum, V d) {
+  return round_if(rounded, sum + d);
+}
+
+}  // namespace plumb

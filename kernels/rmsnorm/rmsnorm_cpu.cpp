@@ -1,0 +1,121 @@
+// Scratch slots: op0 (one row of the unrounded sum, per thread).
+#include "kernels/rmsnorm/rmsnorm_cpu.h"
+
+#include "kernels/core/rows.h"
+#include "kernels/numerics/site_dispatch.h"
+#include "kernels/rmsnorm/rmsnorm_math.h"
+
+namespace plumb::cpu {
+
+namespace {
+
+constexpr Sites kForwardSites =
+    make_sites({Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat, Site::norm_out});
+constexpr Sites kSumSites = make_sites({Site::resid_sum_to_var, Site::resid_sum_to_scale});
+constexpr Sites kGradientSites = make_sites({Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat});
+
+/// s into `sum` (FP32, the row's scratch) and wherever else it is wanted; returns the sum of squares.
+template <class S>
+float add_row(const RmsNormForward& a, std::int64_t r, S sites, float* sum) {
+  const RowIn stream(a.stream_in, r);
+  const RowIn delta = a.delta ? RowIn(a.delta, r) : RowIn();
+  const RowOut stored = a.stream_out ? RowOut(a.stream_out, r) : RowOut();
+  const RowOut saved = a.sum ? RowOut(a.sum, r) : RowOut();
+  F32x16 squares(0.0f);
+  for_lanes(0, a.stream_in.cols, [&](std::int64_t i, auto n) {
+    F32x16 s = stream.load(i, n);
+    if (delta.data) s = delta.load(i, n) + s;
+    store_part(sum + i, s, n);
+    if (stored.data) stored.store(i, stored_sum(sites, s), n);
+    if (saved.data) saved.store(i, s, n);
+    squares = add_square(squares, variance_operand(sites, s));
+  });
+  return fold_sum(squares);
+}
+
+template <class S>
+void scale_row(const RmsNormForward& a, std::int64_t r, S sites, const float* sum, float rstd) {
+  const RowIn weight(a.weight, 0);
+  const RowOut out(a.out, r);
+  for_lanes(0, a.out.cols, [&](std::int64_t i, auto n) {
+    const F32x16 x = scale_operand(sites, load_part(sum + i, n));
+    out.store(i, norm_out(sites, x, F32x16(rstd), weight.load(i, n)), n);
+  });
+}
+
+/// S: the sites that the forward rounded at; G: those whose gradients round.
+template <class S, class G>
+void backward_row(const RmsNormBackward& a, std::int64_t r, S sites, G g) {
+  const std::int64_t cols = a.d_out.cols;
+  const RowIn d_out(a.d_out, r);
+  const RowIn sum(a.sum, r);
+  const RowIn weight(a.weight, 0);
+  const RowIn d_stream = a.d_stream ? RowIn(a.d_stream, r) : RowIn();
+  const RowOut d_sum(a.d_sum, r);
+  F32x16 dots(0.0f);
+  for_lanes(0, cols, [&](std::int64_t i, auto n) {
+    const F32x16 dz = norm_d_xhat(g, d_out.load(i, n), weight.load(i, n));
+    dots = dots + dz * scale_operand(sites, sum.load(i, n));
+  });
+  const F32x16 rstd(a.rstd[r]);
+  const F32x16 factor(variance_factor(fold_sum(dots), a.rstd[r], cols));
+  for_lanes(0, cols, [&](std::int64_t i, auto n) {
+    const F32x16 dz = norm_d_xhat(g, d_out.load(i, n), weight.load(i, n));
+    F32x16 d = norm_d_sum(g, dz * rstd, variance_gradient(factor, variance_operand(sites, sum.load(i, n))));
+    if (d_stream.data) d = norm_d_total(g, d, d_stream.load(i, n));
+    d_sum.store(i, d, n);
+  });
+}
+
+/// Rows in order for the columns [begin, end): one chain per column.
+template <class S, class G>
+void weight_gradient(const RmsNormBackward& a, std::int64_t begin, std::int64_t end, S sites, G g) {
+  for (std::int64_t r = 0; r < a.d_out.rows; ++r) {
+    const RowIn d_out(a.d_out, r);
+    const RowIn sum(a.sum, r);
+    const F32x16 rstd(a.rstd[r]);
+    for_lanes(begin, end, [&](std::int64_t i, auto n) {
+      const F32x16 term = norm_d_weight_term(g, d_out.load(i, n), scale_operand(sites, sum.load(i, n)), rstd);
+      store_part(a.d_weight + i, load_part(a.d_weight + i, n) + term, n);
+    });
+  }
+}
+
+template <class S, class G>
+void backward(Context& ctx, const RmsNormBackward& a, S sites, G g) {
+  const std::int64_t cols = a.d_out.cols;
+  if (a.d_weight != nullptr) {
+    const std::int64_t groups = (cols + kLanes - 1) / kLanes;
+    ctx.parallel_for(groups, row_grain(a.d_out.rows * kLanes), [&](std::int64_t begin, std::int64_t end, int) {
+      weight_gradient(a, begin * kLanes, std::min(end * kLanes, cols), sites, g);
+    });
+  }
+  ctx.parallel_for(a.d_out.rows, row_grain(cols), [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t r = begin; r < end; ++r) backward_row(a, r, sites, g);
+  });
+}
+
+}  // namespace
+
+void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites) {
+  with_preset_sites<kForwardSites.mask>(sites, [&](auto s) {
+    ctx.parallel_for(a.stream_in.rows, row_grain(a.stream_in.cols), [&](std::int64_t begin, std::int64_t end, int thread) {
+      float* sum = ctx.scratch(thread, ScratchSlot::op0).get<float>(a.stream_in.cols);
+      for (std::int64_t r = begin; r < end; ++r) {
+        const float rstd = rstd_of(add_row(a, r, s, sum), a.stream_in.cols, a.eps);
+        if (a.rstd != nullptr) a.rstd[r] = rstd;
+        scale_row(a, r, s, sum, rstd);
+      }
+    });
+  });
+}
+
+void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, BackwardMode mode) {
+  if (mode == BackwardMode::mirror) {
+    with_masks<kHfEagerSites.mask & kGradientSites.mask>(sites, kGradientSites, [&](auto s) { backward(ctx, a, s, s); });
+  } else {
+    with_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<0u>{}); });
+  }
+}
+
+}  // namespace plumb::cpu

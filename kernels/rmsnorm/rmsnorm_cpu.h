@@ -1,0 +1,9 @@
+#pragma once
+#include "kernels/rmsnorm/rmsnorm.h"
+
+namespace plumb::cpu {
+
+void rmsnorm_forward(Context&, const RmsNormForward&, Sites);
+void rmsnorm_backward(Context&, const RmsNormBackward&, Sites, BackwardMode);
+
+}  // namespace plumb::cpu

@@ -1,0 +1,11 @@
+#pragma once
+#include "kernels/rope/rope.h"
+
+namespace plumb::cpu {
+
+inline constexpr int kMaxHeadDim = 1024;
+
+void rope_forward(Context&, const RopeForward&, Sites);
+void rope_backward(Context&, const RopeBackward&, Sites gradient_sites);
+
+}  // namespace plumb::cpu

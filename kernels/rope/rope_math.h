@@ -1,0 +1,69 @@
+// The one place where QK norm and the rotary embedding round.
+#pragma once
+#include "kernels/numerics/site_dispatch.h"
+#include "kernels/rmsnorm/rmsnorm_math.h"
+
+namespace plumb {
+
+template <class S, class V>
+V qk_norm_xhat(S sites, V q, V rstd) {
+  return round_if(sites.rounded(Site::qk_norm_xhat), q * rstd);
+}
+template <class S, class V>
+V qk_norm_out(S sites, V q, V rstd, V w) {
+  return round_if(sites.rounded(Site::qk_norm_out), qk_norm_xhat(sites, q, rstd) * w);
+}
+
+/// A pair of elements that one rotation mixes: index j of the first and of the second half.
+template <class V>
+struct RopePair {
+  V x;
+  V y;
+};
+
+/// Products and sums are separate operations (no FMA), as in every stack that was compared with.
+template <class S, class V>
+RopePair<V> rotate_step(S sites, V x, V y, V c, V s) {
+  const auto product = [&](V a, V b) { return round_if(sites.rounded(Site::rope_products), a * b); };
+  const auto copy = [&](V a) { return round_if(sites.rounded(Site::rope_rotated), a); };
+  const auto out = [&](V a) { return round_if(sites.rounded(Site::rope_out), a); };
+  return {.x = out(product(x, c) - product(copy(y), s)), .y = out(product(y, c) + product(copy(x), s))};
+}
+
+/// The sites of the backward: rope.cos_sin_table as in the forward; products, rotated and qk_norm.xhat are set when their
+/// gradients are tensors of their own (mirror); qk_norm.out when the gradient that goes from the rotation into the norm is
+/// one: in mode fused it is wherever rope.out is rounded, as in Inductor's code.
+inline Sites rope_gradient_sites(Sites sites, BackwardMode rope, BackwardMode qk_norm) {
+  Sites g{sites.mask & (make_sites({Site::rope_cos_sin_table}).mask | kRunTimeSites)};
+  const bool mirror = rope == BackwardMode::mirror;
+  g.set(Site::rope_products, mirror && sites.rounded(Site::rope_products));
+  g.set(Site::rope_rotated, mirror && sites.rounded(Site::rope_rotated));
+  g.set(Site::qk_norm_out, sites.rounded(mirror ? Site::qk_norm_out : Site::rope_out));
+  g.set(Site::qk_norm_xhat, qk_norm == BackwardMode::mirror && sites.rounded(Site::qk_norm_xhat));
+  return g;
+}
+
+/// d of what the rotation read; u: d of what it gave.
+template <class G, class V>
+RopePair<V> rotate_gradient_step(G g, V ux, V uy, V c, V s) {
+  const auto direct = [&](V a) { return round_if(g.rounded(Site::rope_products), a * c); };
+  const auto rotated = [&](V a) { return round_if(g.rounded(Site::rope_products) || g.rounded(Site::rope_rotated), a * s); };
+  return {.x = direct(ux) + rotated(uy), .y = direct(uy) - rotated(ux)};
+}
+
+/// The gradient that passes from the rotation into the norm.
+template <class G, class V>
+V rope_d_normed(G g, V d) {
+  return round_if(g.rounded(Site::qk_norm_out), d);
+}
+template <class G, class V>
+V qk_norm_d_xhat(G g, V d_normed, V w) {
+  return round_if(g.rounded(Site::qk_norm_xhat), d_normed * w);
+}
+/// One head's term of dL/dw.
+template <class G, class V>
+V qk_norm_d_weight_term(G g, V d_normed, V q, V rstd) {
+  return round_if(g.rounded(Site::qk_norm_xhat), d_normed * qk_norm_xhat(g, q, rstd));
+}
+
+}  // namespace plumb
