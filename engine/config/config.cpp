@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/core/error.h"
+#include "kernels/core/nearest.h"
 #include "model/files/files.h"
 
 namespace plumb {
@@ -61,7 +62,7 @@ std::string synonym(const std::string& key, const std::vector<std::string>& keys
   std::vector<std::string> keys;
   for (const ConfigField& field : section) keys.push_back(field.name);
   std::string meant = synonym(entry.key, keys);
-  if (meant.empty()) meant = nearest(entry.key, keys);
+  if (meant.empty()) meant = nearest(entry.key, {keys.begin(), keys.end()});
   std::string hint;
   if (!meant.empty()) {
     hint = fmt::format("; did you mean {}?", in_quotes(meant));

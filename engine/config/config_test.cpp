@@ -249,11 +249,6 @@ TEST(Config, BaseIsAppliedFirstAndCyclesAreRefused) {
   EXPECT_THROW(load_config<Everything>(folder / "missing.yaml"), Error);
 }
 
-TEST(Config, NearestIsByEditDistance) {
-  EXPECT_EQ(nearest("tempreature", {"top_k", "temperature", "top_p"}), "temperature");
-  EXPECT_EQ(nearest("xyz", {"temperature"}), "");
-}
-
 TEST(ModelYaml, EveryShippedShapeLoads) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(PLUMB_SOURCE_DIR "/configs/models")) {

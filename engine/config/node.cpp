@@ -139,20 +139,6 @@ std::filesystem::path take_base(ConfigNode& document, const std::filesystem::pat
   return base;
 }
 
-/// Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours count one each.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
-  for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
-
 }  // namespace
 
 std::string describe(const ConfigNode& node) {
@@ -204,18 +190,6 @@ ConfigNode parse_override(std::string_view assignment) {
     if (dot == std::string::npos) return node;
     end = dot;
   }
-}
-
-std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string best;
-  std::size_t least = std::max<std::size_t>(2, name.size() / 2) + 1;
-  for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(name, candidate);
-    if (distance >= least || distance >= candidate.size()) continue;
-    least = distance;
-    best = candidate;
-  }
-  return best;
 }
 
 }  // namespace plumb

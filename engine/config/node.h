@@ -41,7 +41,4 @@ std::vector<ConfigNode> read_yaml_chain(const std::filesystem::path& file);
 /// "a.b=value" of the command line as a document {a: {b: value}}; positions read "--set a.b". Throws UsageError.
 ConfigNode parse_override(std::string_view assignment);
 
-/// The candidate nearest to `name` by edit distance, or empty when none is near enough to be meant.
-std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
-
 }  // namespace plumb

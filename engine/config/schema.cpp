@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/core/error.h"
+#include "kernels/core/nearest.h"
 #include "model/files/files.h"
 
 namespace plumb {
@@ -76,7 +77,7 @@ std::size_t read_choice(const ConfigNode& node, const std::vector<std::string>& 
   }
   std::string list;
   for (std::size_t i = 0; i < names.size(); ++i) list += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
-  const std::string meant = node.kind == Kind::scalar ? nearest(node.text, names) : "";
+  const std::string_view meant = node.kind == Kind::scalar ? nearest(node.text, {names.begin(), names.end()}) : "";
   throw UsageError(fmt::format("{}: found {}; {} is right{}", node.where, describe(node), list,
                                meant.empty() ? "" : fmt::format(" (did you mean {}?)", in_quotes(meant))));
 }

@@ -16,8 +16,6 @@
 
 namespace plumb {
 
-class TensorBoardWriter;
-
 struct RunLogOptions {
   std::uint64_t config_hash = 0;
   std::uint64_t rollout_numerics = 0;
