@@ -1,0 +1,156 @@
+#include "rl/loop/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/metrics/peak.h"
+
+namespace plumb {
+
+TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
+    : config(c),
+      task(make_task(c.task, c.run.seed)),
+      setup(set_up_model(c, *task)),
+      numerics(set_up_numerics(c.numerics)),
+      ctx(make_context(c.execution)),
+      problems(*task, c.run.seed),
+      output(c, options, numerics) {
+  const bool sft = c.run.algorithm == Algorithm::sft;
+  const bool warm_start = !sft && c.warm_start.steps > 0;
+  if (sft || warm_start) sft_source.emplace(sft ? c.sft : c.warm_start, setup, *task, problems, c.run.seed);
+  if (c.rollout.source == RolloutSource::recorded && !sft) recorded.emplace(c.rollout.file, setup.model.vocab_size);
+
+  trainer = std::make_unique<Trainer>(setup.model, numerics.update, c.execution, warm_start ? c.warm_start.optimizer : main_optimizer(),
+                                      longest_sequence());
+  rollout_weights_ = std::make_unique<RolloutWeights>(*trainer, numerics.rollout);
+  if (!sft && c.grpo.kl != KlEstimator::none) {
+    reference = std::make_unique<Reference>(c, setup.model, numerics.reference, longest_sequence());
+  }
+  const bool samples = !sft && !recorded;
+  if (samples || evaluates()) {
+    const std::int64_t answers = samples ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 1;
+    const std::int64_t held_out = evaluates() ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 1;
+    sampler = make_sampler(c, setup, numerics.rollout, task_lengths(c, setup, *task), std::max(answers, held_out));
+  }
+  if (!options.folder.empty()) peak_flops_ = measure_peak_flops(*ctx);
+  if (!options.resume || !resume(options.fresh_optimizer)) start();
+  refresh_rollout_weights();
+}
+
+/// The task's held-out problems say nothing of a run on data from a file: there evaluation is asked for by eval.every.
+bool TrainingRun::evaluates() const {
+  const bool learns_the_task = config.run.algorithm == Algorithm::sft ? config.sft.data.empty() : !recorded.has_value();
+  return config.eval.problems > 0 && (learns_the_task || config.eval.every > 0);
+}
+
+std::int64_t TrainingRun::longest_sequence() const {
+  std::int64_t longest = 2;
+  if (sft_source) longest = std::max(longest, sft_source->longest());
+  if (recorded) longest = std::max(longest, recorded->longest());
+  if (config.run.algorithm != Algorithm::sft && !recorded) longest = std::max(longest, task_lengths(config, setup, *task).sequence);
+  if (longest > setup.model.max_positions) {
+    throw UsageError(fmt::format("the longest sequence has {} tokens, but the model's window is {}", longest, setup.model.max_positions));
+  }
+  return longest;
+}
+
+void TrainingRun::start() {
+  trainer->state().master = starting_parameters(config, trainer->parameters(), setup.model);
+  trainer->refresh_weights(*ctx);
+}
+
+bool TrainingRun::resume(bool fresh_optimizer) {
+  std::set<std::string> skip;
+  if (fresh_optimizer) skip.insert("optimizer");
+  const auto checkpoint = output.newest_checkpoint(skip);
+  const std::int64_t before_anything = -1 - config.warm_start.steps;
+  if (!checkpoint) {
+    output.continue_after(before_anything);
+    output.message("there is no checkpoint yet: the run starts from its beginning");
+    return false;
+  }
+  checkpoint->load("run", state);
+  if (!warm_start_left() && config.run.algorithm != Algorithm::sft) trainer->reset_optimizer(main_optimizer());
+  checkpoint->load("trainer", trainer->state());
+  trainer->refresh_weights(*ctx);
+  if (reference && checkpoint->has("reference")) {
+    checkpoint->load("reference", reference->state());
+    reference->refresh(*ctx);
+  }
+  output.continue_after(state.steps > 0 ? state.steps : before_anything + state.warm_start_steps);
+  output.message(fmt::format("resumed from {}", checkpoint->path().filename().string()));
+  return true;
+}
+
+EvalReport TrainingRun::evaluate_now() {
+  const Evaluation evaluation{.config = config.eval,
+                              .max_new_tokens = config.sampling.max_new_tokens,
+                              .seed = config.run.seed,
+                              .task = *task,
+                              .tokenizer = setup.tokenizer,
+                              .eos_ids = setup.model.eos_ids,
+                              .problems = problems.held_out(config.eval.problems)};
+  return evaluate(*ctx, *sampler, rollout_weights(), evaluation);
+}
+
+bool TrainingRun::evaluation_due(std::int64_t step) const {
+  return evaluates() && (step == 0 || (config.eval.every > 0 && step % config.eval.every == 0));
+}
+
+void TrainingRun::evaluate_if_due(std::int64_t step, MetricSet& metrics) {
+  if (!evaluation_due(step)) return;
+  Stopwatch watch;
+  const EvalReport report = evaluate_now();
+  metrics.merge(metrics_of(report));
+  metrics.set("time/eval", watch.lap());
+  output.message(fmt::format("step {}: {}", step, summary_of(report)));
+}
+
+void TrainingRun::evaluate_start() {
+  MetricSet metrics;
+  evaluate_if_due(0, metrics);
+  if (!metrics.empty()) output.step(0, metrics);
+}
+
+void TrainingRun::evaluate_end() {
+  if (!evaluates() || evaluation_due(state.steps)) return;
+  output.message(fmt::format("step {}: {}", state.steps, summary_of(evaluate_now())));
+}
+
+std::optional<double> TrainingRun::best_metric(const MetricSet& metrics) const {
+  const Metric* found = config.checkpoint.keep_best.empty() ? nullptr : metrics.find(config.checkpoint.keep_best);
+  return found ? std::optional(found->value()) : std::nullopt;
+}
+
+void TrainingRun::save_if_due(std::int64_t step, const MetricSet& metrics) {
+  const int every = config.checkpoint.save_every;
+  if ((every > 0 && step % every == 0) || step == config.run.steps) {
+    output.save(step, state, *trainer, reference.get(), setup.tokenizer, best_metric(metrics));
+  }
+}
+
+void TrainingRun::save_interrupted() {
+  Reference* frozen = state.steps > 0 ? reference.get() : nullptr;
+  output.message(fmt::format("interrupted after step {}", state.steps));
+  output.save(state.steps, state, *trainer, frozen, setup.tokenizer, std::nullopt);
+}
+
+void TrainingRun::log_update(std::int64_t step, const StepResult& result) {
+  if (!result.skipped) return;
+  output.message(fmt::format("step {}: the gradient of {} is not finite: the update was skipped", step, result.nonfinite));
+}
+
+double TrainingRun::forward_flops(double rows, double head_rows) const {
+  const ModelConfig& m = setup.model;
+  const double head = double(m.vocab_size) * m.hidden_size;
+  const double embedding = m.tied ? head : 2 * head;
+  return 2 * (rows * (double(trainer->parameters().parameter_count()) - embedding) + head_rows * head);
+}
+
+void TrainingRun::log_speed(MetricSet& metrics, double seconds, double tokens, double flops) const {
+  metrics.set("time/tokens_per_s", tokens / seconds);
+  if (peak_flops_ > 0) metrics.set("time/peak_percent", 100 * flops / seconds / peak_flops_);
+}
+
+}  // namespace plumb
