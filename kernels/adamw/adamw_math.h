@@ -1,4 +1,5 @@
-// One element of AdamW in the operations of torch.optim.AdamW on FP32 tensors, in their order.
+// One element of AdamW in the operations of torch.optim.AdamW on FP32 tensors, in their order (addcmul and lerp are FMAs
+// there); m and v were compared bit for bit with PyTorch 2.15 on a CPU, whose sqrt is not always the correctly rounded one.
 #pragma once
 #include "kernels/core/lanes.h"
 
@@ -34,7 +35,7 @@ AdamWState<V> adamw_step(const AdamWScalars& k, V p, V m, V v, V grad) {
   const V g = grad * V(k.grad_scale);
   p = p * V(k.keep);
   m = lerp(m, g, k.one_minus_b1);
-  v = v * V(k.b2) + V(k.one_minus_b2) * g * g;
+  v = fma(V(k.one_minus_b2) * g, g, v * V(k.b2));
   const V denominator = sqrt(v) / V(k.bias_2_sqrt) + V(k.eps);
   return {.p = p + V(k.minus_step) * m / denominator, .m = m, .v = v};
 }
