@@ -30,12 +30,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path fresh_folder(const std::string& name) {
-  const fs::path folder = fs::path(testing::TempDir()) / ("metrics_" + name + "_" + std::to_string(::getpid()));
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
+/// A new folder that goes with the test.
+struct TempFolder : fs::path {
+  explicit TempFolder(const std::string& name)
+      : fs::path(fs::path(testing::TempDir()) / ("metrics_" + name + "_" + std::to_string(::getpid()))) {
+    fs::remove_all(*this);
+    fs::create_directories(*this);
+  }
+  ~TempFolder() { fs::remove_all(*this); }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+};
 
 template <class F>
 std::string error_of(F&& f) {
@@ -185,7 +190,7 @@ MetricSet metrics_of(std::int64_t step) {
 constexpr RunLogOptions kOptions = {.config_hash = 1, .rollout_numerics = 2, .update_numerics = 3, .quiet = true, .total_steps = 10};
 
 TEST(RunLog, LinesAreOrderedStrictJsonThatReadsBack) {
-  const auto folder = fresh_folder("lines");
+  const TempFolder folder("lines");
   RunLog log(folder, kOptions);
   log.step(1, metrics_of(1));
   EXPECT_EQ(read_file(folder / "metrics.jsonl"),
@@ -197,7 +202,7 @@ TEST(RunLog, LinesAreOrderedStrictJsonThatReadsBack) {
 }
 
 TEST(RunLog, EventsAreReadByAnotherReader) {
-  const auto folder = fresh_folder("events");
+  const TempFolder folder("events");
   RunLog log(folder, kOptions);
   for (int step = 1; step <= 300; step += 100) log.step(step, metrics_of(step));
   const auto events = read_events(read_file(folder / "events.out.tfevents.plumb"));
@@ -212,7 +217,7 @@ TEST(RunLog, EventsAreReadByAnotherReader) {
 }
 
 TEST(RunLog, ResumedFilesEqualThoseOfAStraightRun) {
-  const auto straight = fresh_folder("straight"), resumed = fresh_folder("resumed");
+  const TempFolder straight("straight"), resumed("resumed");
   const auto write = [](const fs::path& folder, std::int64_t truncate, int from, int to) {
     RunLog log(folder, kOptions);
     log.truncate_after(truncate);
@@ -236,14 +241,14 @@ TEST(RunLog, ResumedFilesEqualThoseOfAStraightRun) {
 }
 
 TEST(RunLog, SamplesSurviveTextThatIsNotUtf8) {
-  const auto folder = fresh_folder("utf8");
+  const TempFolder folder("utf8");
   RunLog log(folder, kOptions);
   log.sample(2, {{"answer", "\xF0\x9F"}});
   EXPECT_EQ(parse_json(read_file(folder / "samples.jsonl"), "line")["step"], 2);
 }
 
 TEST(RunLog, MessagesGoToTheLog) {
-  const auto folder = fresh_folder("message");
+  const TempFolder folder("message");
   RunLog log(folder, kOptions);
   log.message("checkpoint saved");
   EXPECT_THAT(read_file(folder / "log.txt"), testing::MatchesRegex("....-..-..T..:..:..Z checkpoint saved\n"));
@@ -316,7 +321,7 @@ TEST(Progress, TerminalsGetOneLineThatRedraws) {
 }
 
 TEST(RunFolder, CreateRefusesWhatIsNotEmpty) {
-  const auto folder = fresh_folder("create");
+  const TempFolder folder("create");
   std::ofstream(folder / "mine.txt") << "x";
   EXPECT_THAT(error_of([&] { RunFolder run(folder, RunFolder::Mode::create); }),
               testing::HasSubstr("is not empty; continue it with --resume"));
@@ -329,7 +334,7 @@ TEST(RunFolder, CreateRefusesWhatIsNotEmpty) {
 }
 
 TEST(RunFolder, ResumeNeedsARun) {
-  const auto folder = fresh_folder("resume");
+  const TempFolder folder("resume");
   EXPECT_THAT(error_of([&] { RunFolder run(folder, RunFolder::Mode::resume); }), testing::HasSubstr("no config.yaml"));
   EXPECT_THAT(error_of([&] { RunFolder run(folder / "no", RunFolder::Mode::resume); }), testing::HasSubstr("no such run folder"));
   {
@@ -341,7 +346,8 @@ TEST(RunFolder, ResumeNeedsARun) {
 }
 
 TEST(RunFolder, OneProcessAtATime) {
-  const auto folder = fresh_folder("lock") / "run";
+  const TempFolder parent("lock");
+  const auto folder = parent / "run";
   {
     RunFolder first(folder, RunFolder::Mode::create);
     first.write_config("");
