@@ -1,0 +1,126 @@
+#include "tests/e2e/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace plumb::e2e {
+namespace fs = std::filesystem;
+namespace {
+
+pid_t start(const std::vector<std::string>& arguments, const fs::path& folder, const fs::path& out, const fs::path& err) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  if (!folder.empty()) fs::current_path(folder);
+  const int o = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  const int e = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  const int in = open("/dev/null", O_RDONLY);
+  dup2(in, 0);
+  dup2(o, 1);
+  dup2(e, 2);
+  std::vector<char*> argv = {const_cast<char*>(PLUMB_BINARY)};
+  for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  execv(PLUMB_BINARY, argv.data());
+  _exit(127);
+}
+
+int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+}  // namespace
+
+Finished plumb(const std::vector<std::string>& arguments, const fs::path& folder) {
+  TempFolder tmp;
+  const pid_t child = start(arguments, folder, tmp / "out", tmp / "err");
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {code_of(status), read_file(tmp / "out"), read_file(tmp / "err")};
+}
+
+Finished plumb_then_signal(const std::vector<std::string>& arguments, int signal, std::chrono::milliseconds after) {
+  TempFolder tmp;
+  const pid_t child = start(arguments, {}, tmp / "out", tmp / "err");
+  const auto until = std::chrono::steady_clock::now() + after;
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() >= until) {
+      kill(child, signal);
+      waitpid(child, &status, 0);
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return {code_of(status), read_file(tmp / "out"), read_file(tmp / "err")};
+}
+
+TempFolder::TempFolder() {
+  std::string pattern = (fs::temp_directory_path() / "plumb-test-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
+  path_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  std::ofstream f(path, std::ios::binary);
+  f << text;
+  if (!f.flush()) throw std::runtime_error("cannot write " + path.string());
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream f(path, std::ios::binary);
+  std::stringstream s;
+  s << f.rdbuf();
+  return s.str();
+}
+
+std::map<std::string, std::string> files_of(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& e : fs::recursive_directory_iterator(folder)) {
+    if (e.is_regular_file()) files[fs::relative(e.path(), folder).string()] = read_file(e.path());
+  }
+  return files;
+}
+
+std::vector<std::string> metrics_without_times(const fs::path& run) {
+  std::vector<std::string> lines;
+  std::istringstream text(read_file(run / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) {
+    auto row = nlohmann::ordered_json::parse(line);
+    nlohmann::ordered_json kept;
+    for (const auto& [key, value] : row.items()) {
+      if (!key.starts_with("time/")) kept[key] = value;
+    }
+    lines.push_back(kept.dump());
+  }
+  return lines;
+}
+
+std::string tiny_grpo_config(int steps, int warm_steps) {
+  return R"(run: {algorithm: grpo, seed: 5, steps: )" + std::to_string(steps) + R"(}
+model: {config: )" +
+         std::string(PLUMB_SOURCE_DIR) + R"(/tests/e2e/tiny.yaml, init_seed: 3}
+task: {name: addition, digits: 2}
+warm_start: {steps: )" +
+         std::to_string(warm_steps) + R"(, batch: 16, optimizer: {lr: 0.002}}
+rollout: {prompts: 4, samples: 5}
+sampling: {temperature: 0.9, max_new_tokens: 6}
+grpo: {mini_batches: 2, epochs: 2, kl: k3, kl_coef: 0.01, entropy_coef: 0.001}
+optimizer: {lr: 0.003}
+eval: {every: 2, problems: 12, k: 2}
+checkpoint: {save_every: 1, keep: 2}
+logging: {samples_every: 1}
+)";
+}
+
+}  // namespace plumb::e2e

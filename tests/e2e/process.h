@@ -1,0 +1,45 @@
+// Running the binary as a user does, and looking at what it leaves behind.
+#pragma once
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace plumb::e2e {
+
+struct Finished {
+  int code = -1;  // exit code; 128 + signal when killed
+  std::string out;
+  std::string err;
+};
+
+/// Runs the plumb binary with these arguments, without a terminal, in `folder`.
+Finished plumb(const std::vector<std::string>& arguments, const std::filesystem::path& folder = {});
+/// The same, but sends `signal` after `after`; a run that ends sooner is left alone.
+Finished plumb_then_signal(const std::vector<std::string>& arguments, int signal, std::chrono::milliseconds after);
+
+/// A folder of its own for one test, removed at the end.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void write_file(const std::filesystem::path&, const std::string& text);
+std::string read_file(const std::filesystem::path&);
+/// Contents of every regular file below `folder`, by relative path.
+std::map<std::string, std::string> files_of(const std::filesystem::path& folder);
+/// metrics.jsonl of a run without the keys that hold times, one string a line.
+std::vector<std::string> metrics_without_times(const std::filesystem::path& run);
+
+/// A GRPO run small enough for a test: a warm start of `warm_steps`, then `steps` steps of 2-digit addition.
+std::string tiny_grpo_config(int steps, int warm_steps = 2);
+
+}  // namespace plumb::e2e
