@@ -10,6 +10,10 @@ namespace plumb {
 using sampler_detail::own_rows;
 using sampler_detail::Segment;
 
+namespace {
+constexpr std::int32_t kFirstRow = 0;
+}  // namespace
+
 void Sampler::State::step(Context& ctx, const Weights& weights) {
   tokens.clear();
   positions.clear();
@@ -21,6 +25,8 @@ void Sampler::State::step(Context& ctx, const Weights& weights) {
   add_prompt_rows();
   if (!tokens.empty()) compute_logits(ctx, weights);
   draw_tokens(ctx);
+  // Only now: samples of the request before may just have drawn from the kept row.
+  if (to_keep != kNone) gather_rows(ctx, logits_rows(to_keep, 1), &kFirstRow, logits_rows(kept_row(), 1));
 }
 
 void Sampler::State::reserve_samples() {
@@ -89,6 +95,7 @@ bool Sampler::State::open_next_request() {
   group = {.request = next_request, .prompt = *prompt};
   if (!reserve_one(group)) {
     release(*prompt);
+    group.prompt = {};
     return false;
   }
   current = free_groups.back();
@@ -131,7 +138,6 @@ void Sampler::State::compute_logits(Context& ctx, const Weights& weights) {
   const Mat rows = make_mat(hidden.data(), n, all.cols, all.dtype);
   gather_rows(ctx, all, wanted.data(), rows);
   matmul(ctx, {.a = {rows}, .packed = weights.packed(Role::lm_head), .c = logits_rows(0, n)}, model.numerics().reductions.matmul);
-  if (to_keep != kNone) gather_rows(ctx, logits_rows(0, n), &to_keep, logits_rows(kept_row(), 1));
 }
 
 void Sampler::State::draw_tokens(Context& ctx) {
