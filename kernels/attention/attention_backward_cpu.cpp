@@ -90,15 +90,30 @@ void load_queries(Work& w, const Queries& b) {
   std::fill_n(w.ds + b.rows * w.stride, b.end, 0.0f);
 }
 
+/// Rows [from, to) of one panel.
+void chain_block(std::int64_t from, std::int64_t to, Chains t) {
+  const float* a = t.a;
+  float* c = t.c;
+  for (std::int64_t r = from; r < to; r += kTileRows) {
+    t.a = a + r * t.a_row;
+    t.c = c + r * t.c_row;
+    chain_rows(std::min<std::int64_t>(kTileRows, to - r), 1, t);
+  }
+}
+
 /// p = q.k and ds = dO.v where a tile has something to see.
 void dot_keys(Work& w, const Queries& b) {
   for (std::int64_t key = 0; key < b.end; key += 16) {
     const std::int64_t from = std::max<std::int64_t>(0, key - b.first) / kTileRows * kTileRows;
     const std::int64_t panel = key * w.head_dim();
-    chain_block(b.rows - from, w.head_dim(), w.q + from * w.width, w.width, 1, w.k_columns + panel, 16, w.p + from * w.stride + key,
-                w.stride, false);
-    chain_block(b.rows - from, w.head_dim(), w.d_out + from * w.width, w.width, 1, w.v_columns + panel, 16, w.ds + from * w.stride + key,
-                w.stride, false);
+    Chains scores{
+        .n = w.head_dim(), .a = w.q, .a_row = w.width, .a_k = 1, .b = w.k_columns + panel, .b_k = 16, .c = w.p + key, .c_row = w.stride};
+    Chains d_probs = scores;
+    d_probs.a = w.d_out;
+    d_probs.b = w.v_columns + panel;
+    d_probs.c = w.ds + key;
+    chain_block(from, b.rows, scores);
+    chain_block(from, b.rows, d_probs);
   }
 }
 
@@ -136,8 +151,16 @@ void query_gradient(Work& w, const Queries& b) {
   for (std::int64_t r = 0; r < b.rows; r += kTileRows) {
     const std::int64_t rows = std::min<std::int64_t>(kTileRows, b.rows - r);
     const std::int64_t n = round_up(b.first + r + rows, 2);
-    for (std::int64_t d = 0; d < w.width; d += 16)
-      chain_rows(int(rows), n, w.ds + r * w.stride, w.stride, 1, w.k_rows + d * w.keys, 16, w.d_q + r * w.width + d, w.width, false);
+    chain_rows(rows, w.width / 16,
+               {.n = n,
+                .a = w.ds + r * w.stride,
+                .a_row = w.stride,
+                .a_k = 1,
+                .b = w.k_rows,
+                .b_k = 16,
+                .b_panel = w.keys * 16,
+                .c = w.d_q + r * w.width,
+                .c_row = w.width});
   }
   for (std::int64_t r = 0; r < b.rows; ++r) {
     float* d_q = w.d_q + r * w.width;
@@ -151,16 +174,26 @@ void query_gradient(Work& w, const Queries& b) {
 void key_gradient(Work& w, const Queries& b) {
   const std::int64_t end = std::min(b.end, w.length);
   for (std::int64_t key = 0; key < end; key += kTileRows) {
-    const int rows = int(std::min<std::int64_t>(kTileRows, end - key));
+    const std::int64_t rows = std::min<std::int64_t>(kTileRows, end - key);
     const std::int64_t from = std::max<std::int64_t>(0, key - b.first) & ~std::int64_t(1);
     const std::int64_t n = b.padded - from;
     if (n <= 0) continue;
-    const float* p = w.p + from * w.stride + key;
-    const float* ds = w.ds + from * w.stride + key;
-    for (std::int64_t d = 0; d < w.width; d += 16) {
-      chain_rows(rows, n, ds, 1, w.stride, w.q + from * w.width + d, w.width, w.d_k + key * w.width + d, w.width, true);
-      chain_rows(rows, n, p, 1, w.stride, w.d_out + from * w.width + d, w.width, w.d_v + key * w.width + d, w.width, true);
-    }
+    Chains d_k{.n = n,
+               .a = w.ds + from * w.stride + key,
+               .a_row = 1,
+               .a_k = w.stride,
+               .b = w.q + from * w.width,
+               .b_k = w.width,
+               .b_panel = 16,
+               .c = w.d_k + key * w.width,
+               .c_row = w.width,
+               .carry = true};
+    Chains d_v = d_k;
+    d_v.a = w.p + from * w.stride + key;
+    d_v.b = w.d_out + from * w.width;
+    d_v.c = w.d_v + key * w.width;
+    chain_rows(rows, w.width / 16, d_k);
+    chain_rows(rows, w.width / 16, d_v);
   }
 }
 

@@ -22,16 +22,18 @@ struct Plan {
   std::int64_t width = 0;      // head_dim rounded up to 16
   std::int64_t tile = 0;       // keys per softmax tile; 0: all of them
   std::int64_t positions = 1;  // positions per unit
+  std::int64_t kv_heads = 1;   // kv heads per unit
 };
 
 struct Unit {
   const AttentionSequence* sequence = nullptr;
-  std::int64_t kv_head = 0;
+  std::int64_t kv_first = 0;
+  std::int64_t kv_count = 0;
   std::int64_t first = 0;  // position, relative to the sequence's first query
   std::int64_t count = 0;
 };
 
-/// Memory and geometry of the unit at work.
+/// Memory and geometry of the unit at work. Its rows are numbered kv head by kv head, within one position by position.
 struct Block {
   const AttentionForward& a;
   const Plan& plan;
@@ -39,26 +41,27 @@ struct Block {
   bool normalised;
   bool scale_query;
   Unit unit;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;       // of one kv head
   std::int64_t first_pos = 0;  // absolute position of row 0
   std::int64_t end = 0;        // keys 0..end-1 are seen by the last row
   std::int64_t score_stride = 0;
   float* panels = nullptr;   // keys: (kKeyBlock/16, head_dim, 16); values: (width/16, kKeyBlock, 16)
-  float* scores = nullptr;   // (rows, score_stride)
-  float* q = nullptr;        // (rows, width)
-  float* o = nullptr;        // (rows, width)
-  float* row_max = nullptr;  // (rows)
-  float* row_sum = nullptr;  // (rows)
+  float* scores = nullptr;   // (kv_count*rows, score_stride)
+  float* q = nullptr;        // (kv_count*rows, width)
+  float* o = nullptr;        // (kv_count*rows, width)
+  float* row_max = nullptr;  // (kv_count*rows)
+  float* row_sum = nullptr;  // (kv_count*rows)
 
-  std::int64_t position(std::int64_t row) const { return first_pos + row / plan.group; }
-  std::int64_t kv_offset() const { return unit.kv_head * a.head_dim; }
-  std::int64_t head(std::int64_t row) const { return unit.kv_head * plan.group + row % plan.group; }
-  std::int64_t q_row(std::int64_t row) const { return unit.sequence->first_row + unit.first + row / plan.group; }
+  std::int64_t all_rows() const { return unit.kv_count * rows; }
+  std::int64_t position(std::int64_t row) const { return first_pos + row % rows / plan.group; }
+  std::int64_t head(std::int64_t row) const { return (unit.kv_first + row / rows) * plan.group + row % plan.group; }
+  std::int64_t q_row(std::int64_t row) const { return unit.sequence->first_row + unit.first + row % rows / plan.group; }
+  std::int64_t kv_offset(std::int64_t h) const { return (unit.kv_first + h) * a.head_dim; }
 };
 
 void load_queries(Block& b) {
   const float scale = b.scale_query ? attention_scale(b.a.head_dim) : 1.0f;
-  for (std::int64_t r = 0; r < b.rows; ++r) {
+  for (std::int64_t r = 0; r < b.all_rows(); ++r) {
     float* q = b.q + r * b.plan.width;
     load_row(b.a.q, b.q_row(r), b.head(r) * b.a.head_dim, b.a.head_dim, q);
     if (b.scale_query)
@@ -69,20 +72,52 @@ void load_queries(Block& b) {
   }
 }
 
+/// Prefetches what comes after 16 rows at `first` of a block: the same rows of the next block, or of the values after the keys.
+template <class T>
+void prefetch_next(const Block& b, std::int64_t h, std::int64_t first, std::int64_t tile, std::int64_t tile_end, bool keys) {
+  const KvRows& k = b.unit.sequence->k;
+  const KvRows& v = b.unit.sequence->v;
+  const std::int64_t next = first + kKeyBlock;
+  const KvRows* rows = keys ? &k : &v;
+  std::int64_t from = next;
+  if (next >= tile_end) {
+    rows = keys ? &v : &k;
+    from = (keys ? tile : tile_end) + (first - tile) % kKeyBlock;
+  }
+  prefetch_rows<T>(*rows, b.kv_offset(h), from, std::clamp<std::int64_t>(b.end - from, 0, 16), b.a.head_dim);
+}
+
+/// Scores of one kv head's rows with the packed keys [key, block_end).
+void dot_block(Block& b, std::int64_t h, std::int64_t tile, std::int64_t key, std::int64_t block_end) {
+  for (std::int64_t r = 0; r < b.rows; r += kTileRows) {
+    const std::int64_t rows = std::min<std::int64_t>(kTileRows, b.rows - r);
+    const std::int64_t seen = std::min(block_end, b.position(r + rows - 1) + 1) - key;
+    if (seen <= 0) continue;
+    const std::int64_t row = h * b.rows + r;
+    chain_rows(rows, (seen + 15) / 16,
+               {.n = b.a.head_dim,
+                .a = b.q + row * b.plan.width,
+                .a_row = b.plan.width,
+                .a_k = 1,
+                .b = b.panels,
+                .b_k = 16,
+                .b_panel = b.a.head_dim * 16,
+                .c = b.scores + row * b.score_stride + (key - tile),
+                .c_row = b.score_stride});
+  }
+}
+
 /// Scores of all rows with the keys [tile, tile_end), unscaled.
 template <class T>
 void dot_keys(Block& b, std::int64_t tile, std::int64_t tile_end) {
-  const std::int64_t head_dim = b.a.head_dim;
   for (std::int64_t key = tile; key < tile_end; key += kKeyBlock) {
     const std::int64_t block_end = std::min(key + kKeyBlock, tile_end);
-    for (std::int64_t first = key; first < block_end; first += 16)
-      pack_columns<T>(b.unit.sequence->k, b.kv_offset(), first, b.end, head_dim, b.panels + (first - key) * head_dim);
-    for (std::int64_t r = 0; r < b.rows; r += kTileRows) {
-      const std::int64_t rows = std::min<std::int64_t>(kTileRows, b.rows - r);
-      const std::int64_t seen = std::min(block_end, b.position(r + rows - 1) + 1);
-      for (std::int64_t first = key; first < seen; first += 16)
-        chain_rows(int(rows), head_dim, b.q + r * b.plan.width, b.plan.width, 1, b.panels + (first - key) * head_dim, 16,
-                   b.scores + r * b.score_stride + (first - tile), b.score_stride, false);
+    for (std::int64_t h = 0; h < b.unit.kv_count; ++h) {
+      for (std::int64_t first = key; first < block_end; first += 16) {
+        prefetch_next<T>(b, h, first, tile, tile_end, true);
+        pack_columns<T>(b.unit.sequence->k, b.kv_offset(h), first, b.end, b.a.head_dim, b.panels + (first - key) * b.a.head_dim);
+      }
+      dot_block(b, h, tile, key, block_end);
     }
   }
 }
@@ -90,7 +125,7 @@ void dot_keys(Block& b, std::int64_t tile, std::int64_t tile_end) {
 /// Scores to probabilities of the tile in place; the running maximum, sum and output move to the new maximum.
 void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
   const float scale = b.scale_query ? 1.0f : attention_scale(b.a.head_dim);
-  for (std::int64_t r = 0; r < b.rows; ++r) {
+  for (std::int64_t r = 0; r < b.all_rows(); ++r) {
     const std::int64_t n = std::min(tile_end, b.position(r) + 1) - tile;
     if (n <= 0) continue;
     float* s = b.scores + r * b.score_stride;
@@ -110,40 +145,65 @@ void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
   }
 }
 
-/// Continues the chain of one row over the keys [from, to) of a block that starts at `key`: an odd key pairs with a zero.
-void add_last_keys(const float* p, const float* panel, std::int64_t n, float* o) {
-  chain_tile<1>(n & ~std::int64_t(1), p, 0, 1, panel, 16, o, 0, true);
+/// Continues the chains of one row over n more keys, an odd last key paired with a zero.
+void add_last_keys(std::int64_t n, std::int64_t panels, Chains t) {
+  t.n = n & ~std::int64_t(1);
+  chain_rows(1, panels, t);
   if (n % 2 == 0) return;
-  const F32x16 padded = fma(F32x16(0.0f), F32x16(0.0f), load16(o));
-  store16(o, fma(F32x16(p[n - 1]), load16(panel + (n - 1) * 16), padded));
+  const F32x16 p(t.a[n - 1]);
+  for (std::int64_t d = 0; d < panels; ++d) {
+    float* o = t.c + d * 16;
+    const F32x16 padded = fma(F32x16(0.0f), F32x16(0.0f), load16(o));
+    store16(o, fma(p, load16(t.b + d * t.b_panel + (n - 1) * t.b_k), padded));
+  }
 }
 
-/// o += P V over the tile, one chain over the keys of each row. Keys that only some rows of a group see are added row by row.
+/// o += P V of one kv head's rows over the packed values [key, block_end). Keys that only some rows of a tile see are added
+/// row by row, so that no row touches a value beyond its position.
+void add_block(Block& b, std::int64_t h, std::int64_t tile, std::int64_t key, std::int64_t block_end) {
+  const std::int64_t panels = b.plan.width / 16;
+  for (std::int64_t r = 0; r < b.rows; r += kTileRows) {
+    const std::int64_t rows = std::min<std::int64_t>(kTileRows, b.rows - r);
+    const std::int64_t common = std::max<std::int64_t>(0, std::min(block_end, b.position(r) + 1) - key) & ~std::int64_t(1);
+    const std::int64_t row = h * b.rows + r;
+    Chains t{.n = common,
+             .a = b.scores + row * b.score_stride + (key - tile),
+             .a_row = b.score_stride,
+             .a_k = 1,
+             .b = b.panels,
+             .b_k = 16,
+             .b_panel = kKeyBlock * 16,
+             .c = b.o + row * b.plan.width,
+             .c_row = b.plan.width,
+             .carry = true};
+    if (common > 0) chain_rows(rows, panels, t);
+    t.a += common;
+    t.b += common * 16;
+    for (std::int64_t i = 0; i < rows; ++i, t.a += t.a_row, t.c += t.c_row) {
+      const std::int64_t left = std::min(block_end, b.position(r + i) + 1) - key - common;
+      if (left > 0) add_last_keys(left, panels, t);
+    }
+  }
+}
+
 template <class T>
 void add_values(Block& b, std::int64_t tile, std::int64_t tile_end) {
   for (std::int64_t key = tile; key < tile_end; key += kKeyBlock) {
     const std::int64_t block_end = std::min(key + kKeyBlock, tile_end);
-    pack_rows<T>(b.unit.sequence->v, b.kv_offset(), key, block_end - key, b.a.head_dim, kKeyBlock, b.panels);
-    for (std::int64_t r = 0; r < b.rows; r += kTileRows) {
-      const std::int64_t rows = std::min<std::int64_t>(kTileRows, b.rows - r);
-      const std::int64_t common = std::max<std::int64_t>(0, std::min(block_end, b.position(r) + 1) - key) & ~std::int64_t(1);
-      const float* p = b.scores + r * b.score_stride + (key - tile);
-      for (std::int64_t d = 0; d < b.plan.width; d += 16) {
-        const float* panel = b.panels + d * kKeyBlock;
-        float* o = b.o + r * b.plan.width + d;
-        if (common > 0) chain_rows(int(rows), common, p, b.score_stride, 1, panel, 16, o, b.plan.width, true);
-        for (std::int64_t i = 0; i < rows; ++i) {
-          const std::int64_t left = std::min(block_end, b.position(r + i) + 1) - key - common;
-          if (left > 0) add_last_keys(p + i * b.score_stride + common, panel + common * 16, left, o + i * b.plan.width);
-        }
+    for (std::int64_t h = 0; h < b.unit.kv_count; ++h) {
+      for (std::int64_t first = key; first < block_end; first += 16) {
+        prefetch_next<T>(b, h, first, tile, tile_end, false);
+        pack_rows<T>(b.unit.sequence->v, b.kv_offset(h), first, std::min<std::int64_t>(16, block_end - first), b.a.head_dim, kKeyBlock,
+                     b.panels + (first - key) * 16);
       }
+      add_block(b, h, tile, key, block_end);
     }
   }
 }
 
 void store_outputs(Block& b) {
   const bool round = b.sites.rounded(Site::attn_out);
-  for (std::int64_t r = 0; r < b.rows; ++r) {
+  for (std::int64_t r = 0; r < b.all_rows(); ++r) {
     float* o = b.o + r * b.plan.width;
     const F32x16 factor(b.normalised ? 1.0f : 1.0f / b.row_sum[r]);
     for (std::int64_t d = 0; d < b.plan.width; d += 16) store16(o + d, round_if(round, load16(o + d) * factor));
@@ -180,27 +240,45 @@ void run_unit(Context& ctx, int thread, const AttentionForward& a, const Plan& p
   // The extra 16 keep rows off the same cache sets.
   b.score_stride = round_up(plan.tile > 0 ? std::min(plan.tile, b.end) : b.end, 16) + 16;
   b.panels = ctx.scratch(thread, ScratchSlot::op0).get<float>(kKeyBlock * plan.width);
-  b.scores = ctx.scratch(thread, ScratchSlot::op1).get<float>(b.rows * b.score_stride);
-  b.q = ctx.scratch(thread, ScratchSlot::op2).get<float>(b.rows * (2 * plan.width + 2));
-  b.o = b.q + b.rows * plan.width;
-  b.row_max = b.o + b.rows * plan.width;
-  b.row_sum = b.row_max + b.rows;
+  b.scores = ctx.scratch(thread, ScratchSlot::op1).get<float>(b.all_rows() * b.score_stride);
+  b.q = ctx.scratch(thread, ScratchSlot::op2).get<float>(b.all_rows() * (2 * plan.width + 2));
+  b.o = b.q + b.all_rows() * plan.width;
+  b.row_max = b.o + b.all_rows() * plan.width;
+  b.row_sum = b.row_max + b.all_rows();
   if (a.kv_dtype == DType::bf16) return run_block<BF16>(b);
   run_block<float>(b);
 }
 
 }  // namespace
 
-void forward_cpu(Context& ctx, const AttentionForward& a, const Numerics& numerics, Sites sites) {
+/// How the work is cut. Rows of long caches lie apart by all kv heads: a unit of few queries takes several heads, so that
+/// memory is read in one stream, but never so many that threads idle.
+Plan make_plan(const AttentionForward& a, const Numerics& numerics, int threads) {
   Plan plan;
   plan.group = a.heads / a.kv_heads;
   plan.width = round_up(a.head_dim, 16);
   plan.tile = numerics.softmax == Softmax::flash ? numerics.reductions.attention_kv_tile : 0;
-  std::int64_t longest = 16;
-  for (std::int64_t s = 0; s < a.n_sequences; ++s) longest = std::max(longest, a.sequences[s].first_pos + a.sequences[s].rows);
-  const std::int64_t keys = plan.tile > 0 ? std::min(plan.tile, longest) : longest;
-  plan.positions = std::max<std::int64_t>(1, std::min(kMaxRows, kScoreFloats / keys) / plan.group);
+  std::int64_t keys = 16;
+  std::int64_t rows = 1;
+  for (std::int64_t s = 0; s < a.n_sequences; ++s) {
+    keys = std::max(keys, a.sequences[s].first_pos + a.sequences[s].rows);
+    rows = std::max(rows, a.sequences[s].rows);
+  }
+  if (plan.tile > 0) keys = std::min(plan.tile, keys);
+  const std::int64_t fits = std::min(kMaxRows, kScoreFloats / keys);  // rows
+  plan.positions = std::clamp<std::int64_t>(fits / plan.group, 1, rows);
+  const std::int64_t most = std::clamp<std::int64_t>(fits / (plan.positions * plan.group), 1, a.kv_heads);
+  // The most heads with which the busiest thread has at most an eighth more than its share.
+  for (plan.kv_heads = most; plan.kv_heads > 1; --plan.kv_heads) {
+    const std::int64_t units = a.n_sequences * ((a.kv_heads + plan.kv_heads - 1) / plan.kv_heads);
+    const std::int64_t busiest = (units + threads - 1) / threads * plan.kv_heads;
+    if (8 * busiest * threads <= 9 * a.n_sequences * a.kv_heads) break;
+  }
+  return plan;
+}
 
+void forward_cpu(Context& ctx, const AttentionForward& a, const Numerics& numerics, Sites sites) {
+  const Plan plan = make_plan(a, numerics, ctx.threads());
   auto for_each_unit = [&](auto&& f) {
     for (std::int64_t s = 0; s < a.n_sequences; ++s) {
       const AttentionSequence& sequence = a.sequences[s];
@@ -209,7 +287,10 @@ void forward_cpu(Context& ctx, const AttentionForward& a, const Numerics& numeri
         const double keys_seen = double(sequence.first_pos + first) + 0.5 * double(count);
         // One more row's worth of work stands for packing the keys and values.
         const double cost = (double(count * plan.group) + 1) * keys_seen * double(2 * plan.width);
-        for (std::int64_t h = 0; h < a.kv_heads; ++h) f(Unit{&sequence, h, first, count}, cost);
+        for (std::int64_t h = 0; h < a.kv_heads; h += plan.kv_heads) {
+          const std::int64_t heads = std::min(plan.kv_heads, a.kv_heads - h);
+          f(Unit{&sequence, h, heads, first, count}, cost * double(heads));
+        }
       }
     }
   };

@@ -28,31 +28,28 @@ void with_flag(bool flag, F&& f) {
   f(std::false_type{});
 }
 
-/// The first n lanes, the rest +0.
-inline F32x16 keep_lanes(F32x16 x, std::int64_t n) {
+/// x in the first n lanes, `other` in the rest.
+inline F32x16 first_lanes(F32x16 x, std::int64_t n, F32x16 other) {
   if (n >= 16) return x;
-  float lanes[16];
-  store16(lanes, x);
-  return load_part(lanes, int(n));
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i lo = _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n)), index);
+  const __m256i hi = _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n) - 8), index);
+  return {_mm256_blendv_ps(other.lo, x.lo, _mm256_castsi256_ps(lo)), _mm256_blendv_ps(other.hi, x.hi, _mm256_castsi256_ps(hi))};
 }
+inline F32x16 keep_lanes(F32x16 x, std::int64_t n) { return first_lanes(x, n, F32x16(0.0f)); }
 
-/// s[0..n) = scaled scores in place; returns their maximum. Elements from n to the next multiple of 16 become undefined.
+/// s[0..n) = scaled scores in place; returns their maximum. Whole groups of 16 are read and written: what lies beyond n is
+/// not used, and undefined afterwards.
 template <bool kScores, bool kScaled>
 float scale_row(float* s, std::int64_t n, float scale) {
-  constexpr float kNone = -std::numeric_limits<float>::infinity();
-  F32x16 top(kNone);
-  std::int64_t j = 0;
-  for (; j + 16 <= n; j += 16) {
+  const F32x16 none(-std::numeric_limits<float>::infinity());
+  F32x16 top = none;
+  for (std::int64_t j = 0; j < n; j += 16) {
     const F32x16 x = scaled_score<kScores, kScaled>(load16(s + j), F32x16(scale));
     store16(s + j, x);
-    top = max(x, top);
+    top = max(first_lanes(x, n - j, none), top);
   }
-  float row_max = fold_max(top);
-  for (; j < n; ++j) {
-    s[j] = scaled_score<kScores, kScaled>(s[j], scale);
-    row_max = max(s[j], row_max);
-  }
-  return row_max;
+  return fold_max(top);
 }
 inline float scale_row(Sites sites, float* s, std::int64_t n, float scale) {
   float row_max = 0;

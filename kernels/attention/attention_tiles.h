@@ -21,58 +21,80 @@ const T* kv_row(const KvRows& rows, std::int64_t position, std::int64_t offset) 
   return base + (in_prefix ? position : position - rows.prefix_len) * rows.stride + offset;
 }
 
-/// c[i][0..16) = chain over k of a(i, k) * b[k][0..16), for R rows; carry continues the chain in c, else it starts at +0.
-/// n is even; the order of k is 1, 0, 3, 2, ... Strides are in elements.
-template <int R>
-[[gnu::always_inline]] inline void chain_tile(std::int64_t n, const float* a, std::int64_t a_row, std::int64_t a_k, const float* b,
-                                              std::int64_t b_k, float* c, std::int64_t c_row, bool carry) {
-  __m256 lo[R];
-  __m256 hi[R];
+/// Operands of a product of chains: c(i, 16 p + j) = chain over k = 1, 0, 3, 2, ... of a(i, k) * b(p, k)[j], j = 0..15.
+/// Strides are in elements; n, the length of the chains, is even. carry continues the chains in c, else they start at +0.
+struct Chains {
+  std::int64_t n = 0;
+  const float* a = nullptr;
+  std::int64_t a_row = 0;
+  std::int64_t a_k = 0;
+  const float* b = nullptr;
+  std::int64_t b_k = 0;
+  std::int64_t b_panel = 0;
+  float* c = nullptr;
+  std::int64_t c_row = 0;
+  bool carry = false;
+};
+
+/// R rows by P panels: R * P pairs of accumulators, enough of them to hide the latency of an FMA.
+template <int R, int P>
+[[gnu::noinline]] void chain_tile(const Chains& t) {
+  __m256 lo[R][P];
+  __m256 hi[R][P];
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
-    lo[i] = carry ? _mm256_loadu_ps(c + i * c_row) : _mm256_setzero_ps();
-    hi[i] = carry ? _mm256_loadu_ps(c + i * c_row + 8) : _mm256_setzero_ps();
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      lo[i][p] = t.carry ? _mm256_loadu_ps(t.c + i * t.c_row + 16 * p) : _mm256_setzero_ps();
+      hi[i][p] = t.carry ? _mm256_loadu_ps(t.c + i * t.c_row + 16 * p + 8) : _mm256_setzero_ps();
+    }
   }
-  for (std::int64_t k = 0; k < n; k += 2) {
+  const float* a = t.a;
+  const float* b = t.b;
+  for (std::int64_t k = 0; k < t.n; k += 2) {
 #pragma GCC unroll 2
     for (int half = 1; half >= 0; --half) {
-      const __m256 b_lo = _mm256_loadu_ps(b + half * b_k);
-      const __m256 b_hi = _mm256_loadu_ps(b + half * b_k + 8);
 #pragma GCC unroll 8
-      for (int i = 0; i < R; ++i) {
-        const __m256 x = _mm256_broadcast_ss(a + i * a_row + half * a_k);
-        lo[i] = _mm256_fmadd_ps(x, b_lo, lo[i]);
-        hi[i] = _mm256_fmadd_ps(x, b_hi, hi[i]);
+      for (int p = 0; p < P; ++p) {
+        const __m256 b_lo = _mm256_loadu_ps(b + half * t.b_k + p * t.b_panel);
+        const __m256 b_hi = _mm256_loadu_ps(b + half * t.b_k + p * t.b_panel + 8);
+#pragma GCC unroll 8
+        for (int i = 0; i < R; ++i) {
+          const __m256 x = _mm256_broadcast_ss(a + i * t.a_row + half * t.a_k);
+          lo[i][p] = _mm256_fmadd_ps(x, b_lo, lo[i][p]);
+          hi[i][p] = _mm256_fmadd_ps(x, b_hi, hi[i][p]);
+        }
       }
     }
-    a += 2 * a_k;
-    b += 2 * b_k;
+    a += 2 * t.a_k;
+    b += 2 * t.b_k;
   }
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
-    _mm256_storeu_ps(c + i * c_row, lo[i]);
-    _mm256_storeu_ps(c + i * c_row + 8, hi[i]);
+#pragma GCC unroll 8
+    for (int p = 0; p < P; ++p) {
+      _mm256_storeu_ps(t.c + i * t.c_row + 16 * p, lo[i][p]);
+      _mm256_storeu_ps(t.c + i * t.c_row + 16 * p + 8, hi[i][p]);
+    }
   }
 }
 
 inline constexpr int kTileRows = 4;
 
-/// chain_tile for 1..kTileRows rows.
-inline void chain_rows(int rows, std::int64_t n, const float* a, std::int64_t a_row, std::int64_t a_k, const float* b, std::int64_t b_k,
-                       float* c, std::int64_t c_row, bool carry) {
-  switch (rows) {
-    case 1: return chain_tile<1>(n, a, a_row, a_k, b, b_k, c, c_row, carry);
-    case 2: return chain_tile<2>(n, a, a_row, a_k, b, b_k, c, c_row, carry);
-    case 3: return chain_tile<3>(n, a, a_row, a_k, b, b_k, c, c_row, carry);
-    default: return chain_tile<4>(n, a, a_row, a_k, b, b_k, c, c_row, carry);
-  }
+template <int R, int P>
+void chain_panels(Chains t, std::int64_t panels) {
+  for (; panels >= P; panels -= P, t.b += P * t.b_panel, t.c += 16 * P) chain_tile<R, P>(t);
+  for (; panels > 0; --panels, t.b += t.b_panel, t.c += 16) chain_tile<R, 1>(t);
 }
 
-/// rows x 16 outputs in blocks of kTileRows rows.
-inline void chain_block(std::int64_t rows, std::int64_t n, const float* a, std::int64_t a_row, std::int64_t a_k, const float* b,
-                        std::int64_t b_k, float* c, std::int64_t c_row, bool carry) {
-  for (std::int64_t i = 0; i < rows; i += kTileRows)
-    chain_rows(int(std::min<std::int64_t>(kTileRows, rows - i)), n, a + i * a_row, a_row, a_k, b, b_k, c + i * c_row, c_row, carry);
+/// 1..kTileRows rows by any number of panels.
+inline void chain_rows(std::int64_t rows, std::int64_t panels, const Chains& t) {
+  switch (rows) {
+    case 1: return chain_panels<1, 4>(t, panels);
+    case 2: return chain_panels<2, 2>(t, panels);
+    case 3: return chain_panels<3, 1>(t, panels);
+    default: return chain_panels<4, 1>(t, panels);
+  }
 }
 
 inline void transpose8(__m256 (&r)[8]) {
@@ -94,21 +116,24 @@ inline void transpose8(__m256 (&r)[8]) {
   }
 }
 
-/// Eight dims of eight rows, transposed: out[d * 16 + row].
+/// 32 bytes of eight rows, transposed: out[d * 16 + row].
 inline void transpose_dims(const float* const* rows, std::int64_t d, float* out) {
   __m256 r[8];
   for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(rows[i] + d);
   transpose8(r);
   for (int i = 0; i < 8; ++i) _mm256_storeu_ps(out + (d + i) * 16, r[i]);
 }
+/// Sixteen dims: as pairs of BF16 in one 32-bit element, so that a pair moves at the price of one.
 inline void transpose_dims(const BF16* const* rows, std::int64_t d, float* out) {
   __m256 r[8];
-  for (int i = 0; i < 8; ++i) {
-    const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + d));
-    r[i] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-  }
+  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i] + d));
   transpose8(r);
-  for (int i = 0; i < 8; ++i) _mm256_storeu_ps(out + (d + i) * 16, r[i]);
+  const __m256i odd = _mm256_set1_epi32(int(0xFFFF0000));
+  for (int i = 0; i < 8; ++i) {
+    const __m256i pair = _mm256_castps_si256(r[i]);
+    _mm256_storeu_ps(out + (d + 2 * i) * 16, _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)));
+    _mm256_storeu_ps(out + (d + 2 * i + 1) * 16, _mm256_castsi256_ps(_mm256_and_si256(pair, odd)));
+  }
 }
 
 /// Keys [first, first + 16) of one kv head, transposed: panel[d * 16 + key]. Keys from `end` on are zeros.
@@ -120,10 +145,26 @@ void pack_columns(const KvRows& kv, std::int64_t offset, std::int64_t first, std
     const T* rows[8];
     for (std::int64_t i = 0; i < count; ++i) rows[i] = kv_row<T>(kv, key + i, offset);
     std::int64_t d = 0;
+    constexpr std::int64_t kDims = 32 / sizeof(T);
     if (count == 8)
-      for (; d + 8 <= head_dim; d += 8) transpose_dims(rows, d, panel + half * 8);
+      for (; d + kDims <= head_dim; d += kDims) transpose_dims(rows, d, panel + half * 8);
     for (; d < head_dim; ++d)
       for (std::int64_t i = 0; i < 8; ++i) panel[d * 16 + half * 8 + i] = i < count ? to_float(rows[i][d]) : 0.0f;
+  }
+}
+
+/// Into the second-level cache. g++ takes a function that only calls __builtin_prefetch for one without effect and drops
+/// it, hence asm.
+inline void prefetch(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
+
+/// Asks for the rows [first, first + count) of one kv head ahead of their use: rows lie far apart, which no hardware
+/// prefetcher foresees.
+template <class T>
+void prefetch_rows(const KvRows& kv, std::int64_t offset, std::int64_t first, std::int64_t count, std::int64_t head_dim) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T* row = kv_row<T>(kv, first + i, offset);
+    for (std::int64_t d = 0; d < head_dim; d += kLine) prefetch(row + d);
   }
 }
 
