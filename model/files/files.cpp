@@ -10,11 +10,10 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "kernels/core/error.h"
+#include "model/files/strict_json.h"
 
 namespace plumb {
 namespace {
@@ -80,34 +79,9 @@ std::string read_file(const std::filesystem::path& path) {
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
-  using nlohmann::json;
-  // The library takes NUL for the end of the text and skips a byte order mark; JSON has neither.
-  if (const auto nul = text.find('\0'); nul != std::string_view::npos)
-    throw Error(fmt::format("{}: not valid JSON (NUL at byte {})", where, nul));
-  if (text.starts_with("\xEF\xBB\xBF")) throw Error(fmt::format("{}: not valid JSON (starts with a byte order mark)", where));
-  std::vector<std::unordered_set<std::string>> keys;  // of each object that is open
-  const auto watch = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) throw Error(fmt::format("{}: duplicate key {}", where, in_quotes(key)));
-    }
-    return true;
-  };
-  try {
-    return json::parse(text, watch);
-  } catch (const json::parse_error& error) {
-    // The library's text quotes raw input; the position is what helps.
-    const std::string_view what = error.what();
-    const auto begin = what.find("at line ");
-    const auto end = what.find(':', begin == std::string_view::npos ? 0 : begin);
-    const auto position =
-        begin == std::string_view::npos ? fmt::format("at byte {}", error.byte) : std::string(what.substr(begin, end - begin));
-    throw Error(fmt::format("{}: not valid JSON ({})", where, position));
-  } catch (const json::exception&) {
-    throw Error(fmt::format("{}: not valid JSON (a number is out of range)", where));
-  }
+  StrictJsonBuilder builder(where);
+  parse_strict(text, where, builder);
+  return std::move(builder.result());
 }
 
 nlohmann::json read_json(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }

@@ -13,8 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kMostIds = 1 << 24;
-
 [[noreturn]] void refuse(std::string_view part, std::string_view what) {
   throw Error(fmt::format("{} {} is not supported", part, in_quotes(what)));
 }
@@ -27,8 +25,8 @@ const json& at_or_null(const json& object, const char* key) {
 }
 
 std::int32_t checked_id(const json& value, std::string_view token) {
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= std::uint64_t(kMostIds)) {
-    throw Error(fmt::format("token {}: its id is not a whole number below {}", in_quotes(token), kMostIds));
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMostTokenIds) {
+    throw Error(fmt::format("token {}: its id is not a whole number below {}", in_quotes(token), kMostTokenIds));
   }
   return value.get<std::int32_t>();
 }
@@ -52,53 +50,46 @@ std::optional<std::string> bytes_of_token(std::string_view token) {
 }
 
 /// Fills tokens and ids. Tokens with characters that no byte has stay as they are and no text leads to them.
-void read_vocab(const json& vocab, bool byte_level, TokenizerData& data) {
-  if (!vocab.is_object()) throw Error("the model's vocab is not an object");
-  std::int32_t last = -1;
-  for (const auto& [token, id] : vocab.items()) last = std::max(last, checked_id(id, token));
-  data.tokens.resize(std::size_t(last) + 1);  // before any view into it
+void read_vocab(const TokenizerFile& file, bool byte_level, TokenizerData& data) {
+  if (file.vocab.empty()) throw Error("the model's vocab is empty or not an object");
+  std::int32_t last = 0;
+  for (const auto& [token, id] : file.vocab) last = std::max(last, id);
+  data.tokens.resize(std::size_t(last) + 1);
+  data.ids.reserve(file.vocab.size());
   std::vector<char> taken(data.tokens.size(), 0);
-  for (const auto& [token, value] : vocab.items()) {
-    const auto id = value.get<std::size_t>();
-    if (taken[id] != 0) throw Error(fmt::format("token {}: id {} is taken", in_quotes(token), id));
-    taken[id] = 1;
-    const auto bytes = byte_level ? bytes_of_token(token) : std::optional(token);
-    data.tokens[id].bytes = bytes.value_or(token);
-    if (bytes) data.ids.emplace(data.tokens[id].bytes, std::int32_t(id));
+  for (const auto& [token, id] : file.vocab) {
+    if (taken[std::size_t(id)] != 0) throw Error(fmt::format("token {}: id {} is taken", in_quotes(token), id));
+    taken[std::size_t(id)] = 1;
+    auto bytes = byte_level ? bytes_of_token(token) : std::optional(token);
+    std::string& place = data.tokens[std::size_t(id)].bytes;
+    place = bytes ? std::move(*bytes) : token;
+    if (bytes && !data.ids.emplace(place, id).second) throw Error(fmt::format("token {} comes twice", in_quotes(token)));
   }
 }
 
-std::vector<Bpe::Merge> read_merges(const json& merges, const TokenizerData& data) {
-  const auto id_of = [&](std::string_view token, std::string_view merge) {
-    const auto bytes = bytes_of_token(token);
+std::vector<Bpe::Merge> read_merges(const TokenizerFile& file, const TokenizerData& data) {
+  const auto id_of = [&](const std::optional<std::string>& bytes, const auto& merge) {
     const auto it = bytes ? data.ids.find(*bytes) : data.ids.end();
-    if (it == data.ids.end()) throw Error(fmt::format("merge {}: {} is not in the vocabulary", in_quotes(merge), in_quotes(token)));
+    if (it == data.ids.end()) {
+      throw Error(fmt::format("merge {} {}: needs tokens that the vocabulary lacks", in_quotes(merge.first), in_quotes(merge.second)));
+    }
     return it->second;
   };
   std::vector<Bpe::Merge> out;
-  out.reserve(merges.size());
-  for (const json& merge : merges) {
-    std::string_view left, right;
-    if (merge.is_string()) {
-      const std::string_view text = merge.get_ref<const std::string&>();
-      const auto space = text.find(' ');
-      if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        throw Error(fmt::format("merge {} is not two tokens and one space", in_quotes(text)));
-      }
-      left = text.substr(0, space);
-      right = text.substr(space + 1);
-    } else {
-      if (!merge.is_array() || merge.size() != 2) throw Error("a merge is neither a string nor a pair");
-      left = merge[0].get_ref<const std::string&>();
-      right = merge[1].get_ref<const std::string&>();
-    }
-    const std::string whole = std::string(left).append(right);
-    out.push_back({id_of(left, whole), id_of(right, whole), id_of(whole, whole)});
+  out.reserve(file.merges.size());
+  for (const auto& merge : file.merges) {
+    auto left = bytes_of_token(merge.first);
+    const auto right = bytes_of_token(merge.second);
+    const std::int32_t left_id = id_of(left, merge);
+    const std::int32_t right_id = id_of(right, merge);
+    left->append(*right);
+    out.push_back({left_id, right_id, id_of(left, merge)});
   }
   return out;
 }
 
-void read_bpe(const json& model, TokenizerData& data) {
+void read_bpe(const TokenizerFile& file, TokenizerData& data) {
+  const json& model = file.rest.at("model");
   if (!data.pre_tokenizer->byte_level()) refuse("model", "BPE without a ByteLevel pre_tokenizer");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const json& value = at_or_null(model, key);
@@ -107,18 +98,19 @@ void read_bpe(const json& model, TokenizerData& data) {
   const json& dropout = at_or_null(model, "dropout");
   if (!dropout.is_null() && dropout != 0) refuse("BPE with", "dropout");
   if (model.value("byte_fallback", false)) refuse("BPE with", "byte_fallback");
-  read_vocab(model.at("vocab"), true, data);
+  if (!at_or_null(model, "merges").is_null()) throw Error("the model's merges is not a list");
+  read_vocab(file, true, data);
   for (int b = 0; b < 256 && !at_or_null(model, "unk_token").is_null(); ++b) {
     const char byte = static_cast<char>(b);
     if (!data.ids.contains(std::string_view(&byte, 1))) refuse("BPE with", "unk_token and a vocabulary that lacks bytes");
   }
-  data.bpe.emplace(data.ids, read_merges(model.at("merges"), data), model.value("ignore_merges", false));
+  data.bpe.emplace(data.ids, read_merges(file, data), model.value("ignore_merges", false));
 }
 
-void read_word_level(const json& model, TokenizerData& data) {
+void read_word_level(const TokenizerFile& file, TokenizerData& data) {
   if (data.pre_tokenizer->byte_level()) refuse("model", "WordLevel with a ByteLevel pre_tokenizer");
-  read_vocab(model.at("vocab"), false, data);
-  const json& unknown = at_or_null(model, "unk_token");
+  read_vocab(file, false, data);
+  const json& unknown = at_or_null(file.rest.at("model"), "unk_token");
   if (!unknown.is_string()) return;
   if (const auto it = data.ids.find(unknown.get_ref<const std::string&>()); it != data.ids.end()) data.unknown_id = it->second;
 }
@@ -196,7 +188,8 @@ void read_added_tokens(const json& list, TokenizerData& data) {
 
 }  // namespace
 
-void build_tokenizer(const json& description, TokenizerData& data) {
+void build_tokenizer(const TokenizerFile& file, TokenizerData& data) {
+  const json& description = file.rest;
   if (!description.is_object()) throw Error("not a JSON object");
   // `truncation` and `padding` belong to whoever batches texts; libraries set them per call.
   read_normalizer(at_or_null(description, "normalizer"), data);
@@ -204,9 +197,9 @@ void build_tokenizer(const json& description, TokenizerData& data) {
   const json& model = description.at("model");
   const json& type = at_or_null(model, "type");
   if (type == "BPE" || (type.is_null() && model.contains("merges"))) {
-    read_bpe(model, data);
+    read_bpe(file, data);
   } else if (type == "WordLevel") {
-    read_word_level(model, data);
+    read_word_level(file, data);
   } else {
     refuse("model", type.is_string() ? type.get<std::string>() : "of no type");
   }

@@ -27,15 +27,15 @@ json byte_level(bool use_regex) {
 }
 
 /// One line, one merge, after an optional `#version` line.
-json read_merges(const std::filesystem::path& path) {
+std::vector<std::pair<std::string, std::string>> read_merges(const std::filesystem::path& path) {
   const std::string text = read_file(path);
-  json merges = json::array();
+  std::vector<std::pair<std::string, std::string>> merges;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     std::string_view line(text.data() + begin, end - begin);
     if (line.ends_with('\r')) line.remove_suffix(1);
     const bool version = begin == 0 && line.starts_with("#version");
-    if (!line.empty() && !version) merges.push_back(std::string(line));
+    if (!line.empty() && !version) merges.push_back(split_merge(line));
     begin = end + 1;
   }
   return merges;
@@ -43,36 +43,41 @@ json read_merges(const std::filesystem::path& path) {
 
 }  // namespace
 
-nlohmann::json describe_vocab_and_merges(const std::filesystem::path& folder, const nlohmann::json& config) {
+TokenizerFile describe_vocab_and_merges(const std::filesystem::path& folder, const nlohmann::json& config) {
   const std::string name = config.value("tokenizer_class", "");
   const bool qwen = name == "Qwen2Tokenizer" || name == "Qwen2TokenizerFast";
   const bool gpt2 = name == "GPT2Tokenizer" || name == "GPT2TokenizerFast";
   if (!qwen && !gpt2) throw Error(fmt::format("tokenizer_class {} is not supported without tokenizer.json", in_quotes(name)));
-  json description = {
-      {"model", {{"type", "BPE"}, {"vocab", read_json(folder / "vocab.json")}, {"merges", read_merges(folder / "merges.txt")}}},
-      {"decoder", byte_level(true)},
-      {"added_tokens", json::array()}};
+  TokenizerFile file{.rest = {{"model", {{"type", "BPE"}}}, {"decoder", byte_level(true)}, {"added_tokens", json::array()}},
+                     .merges = read_merges(folder / "merges.txt")};
+  const json vocab = read_json(folder / "vocab.json");
+  for (const auto& [token, id] : vocab.items()) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= kMostTokenIds) {
+      throw Error(fmt::format("token {}: its id is not a whole number below {}", in_quotes(token), kMostTokenIds));
+    }
+    file.vocab.emplace_back(token, id.get<std::int32_t>());
+  }
   if (qwen) {
     const json split = {{"type", "Split"}, {"pattern", {{"Regex", kQwen2Pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-    description["normalizer"] = {{"type", "NFC"}};
-    description["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level(false)})}};
+    file.rest["normalizer"] = {{"type", "NFC"}};
+    file.rest["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level(false)})}};
   } else {
-    description["pre_tokenizer"] = byte_level(true);
+    file.rest["pre_tokenizer"] = byte_level(true);
   }
-  if (!config.contains("added_tokens_decoder")) return description;
+  if (!config.contains("added_tokens_decoder")) return file;
   for (const auto& [id, token] : config.at("added_tokens_decoder").items()) {
     if (id.empty() || id.size() > 8 || id.find_first_not_of("0123456789") != std::string::npos) {
       throw Error(fmt::format("added_tokens_decoder: {} is not an id", in_quotes(id)));
     }
     json entry = token;
     entry["id"] = std::uint64_t(std::stoul(id));
-    description["added_tokens"].push_back(std::move(entry));
+    file.rest["added_tokens"].push_back(std::move(entry));
   }
-  return description;
+  return file;
 }
 
-nlohmann::json describe_characters(const std::vector<std::string>& tokens, const std::vector<std::string>& special,
-                                   const std::string& unknown) {
+std::string describe_characters(const std::vector<std::string>& tokens, const std::vector<std::string>& special,
+                                const std::string& unknown) {
   json vocab = json::object();
   json added = json::array();
   for (std::size_t id = 0; id < tokens.size(); ++id) {
@@ -80,18 +85,20 @@ nlohmann::json describe_characters(const std::vector<std::string>& tokens, const
     vocab[tokens[id]] = id;
     if (std::find(special.begin(), special.end(), tokens[id]) != special.end()) added.push_back(added_token(id, tokens[id], true));
   }
-  return {{"version", "1.0"},
-          {"truncation", nullptr},
-          {"padding", nullptr},
-          {"added_tokens", std::move(added)},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}}},
-          {"post_processor", nullptr},
-          {"decoder", {{"type", "Fuse"}}},
-          {"model", {{"type", "WordLevel"}, {"vocab", std::move(vocab)}, {"unk_token", unknown}}}};
+  const json description = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", std::move(added)},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "Fuse"}}},
+      {"model", {{"type", "WordLevel"}, {"vocab", std::move(vocab)}, {"unk_token", unknown}}}};
+  return description.dump(2) + "\n";
 }
 
-nlohmann::json describe_char_ords(const nlohmann::json& config) {
+TokenizerFile describe_char_ords(const nlohmann::json& config) {
   const std::vector<std::string> special = {"<sep>", "<eos>", "<pad>", "<unk>"};
   std::vector<std::string> tokens = special;
   for (const json& code : config.at("char_ords")) {
@@ -99,7 +106,7 @@ nlohmann::json describe_char_ords(const nlohmann::json& config) {
     append_utf8(tokens.emplace_back(), code.get<std::int32_t>());
     if (invalid_utf8_at(tokens.back())) throw Error("char_ords: not a code point");
   }
-  return describe_characters(tokens, special, "<unk>");
+  return parse_tokenizer_file(describe_characters(tokens, special, "<unk>"), "char_ords");
 }
 
 }  // namespace plumb

@@ -91,7 +91,7 @@ Tokenizer Tokenizer::load(const fs::path& folder) {
   }
   if (data->files.contains("tokenizer.json")) {
     const auto path = folder / "tokenizer.json";
-    build_from(path, [&] { build_tokenizer(parse_json(data->files["tokenizer.json"], path.string()), *data); });
+    build_from(path, [&] { build_tokenizer(parse_tokenizer_file(data->files["tokenizer.json"], path.string()), *data); });
   } else if (data->files.contains("vocab.json") && data->files.contains("merges.txt")) {
     build_from(folder / "vocab.json", [&] { build_tokenizer(describe_vocab_and_merges(folder, config), *data); });
   } else if (config.contains("char_ords")) {
@@ -121,11 +121,10 @@ Tokenizer Tokenizer::characters(std::string_view alphabet) {
                        {"eos_token", "<eos>"},
                        {"pad_token", "<pad>"},
                        {"tokenizer_class", "PreTrainedTokenizerFast"}};
-  const json description = describe_characters(tokens, special, "<unk>");
   auto data = std::make_shared<TokenizerData>();
-  data->files["tokenizer.json"] = description.dump(2) + "\n";
+  data->files["tokenizer.json"] = describe_characters(tokens, special, "<unk>");
   data->files["tokenizer_config.json"] = config.dump(2) + "\n";
-  build_tokenizer(description, *data);
+  build_tokenizer(parse_tokenizer_file(data->files["tokenizer.json"], "characters"), *data);
   set_special_ids(config, *data);
   return Tokenizer(std::move(data));
 }

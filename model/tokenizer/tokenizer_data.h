@@ -17,6 +17,7 @@
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/pre_tokenizer.h"
+#include "model/tokenizer/tokenizer_file.h"
 
 namespace plumb {
 
@@ -63,15 +64,16 @@ struct TokenizerData {
   void encode_words(std::string_view text, std::vector<std::int32_t>& out) const;
 };
 
-/// Reads tokenizer.json's object. Throws Error (without the file's name) for what is malformed or not supported.
-void build_tokenizer(const nlohmann::json& description, TokenizerData& data);
+/// Throws Error (without the file's name) for what is malformed or not supported.
+void build_tokenizer(const TokenizerFile& file, TokenizerData& data);
 /// Sets BOS, EOS and padding by the names that tokenizer_config.json gives them.
 void set_special_ids(const nlohmann::json& config, TokenizerData& data);
 
-/// tokenizer.json's object for vocab.json + merges.txt, or for the character vocabularies.
-nlohmann::json describe_vocab_and_merges(const std::filesystem::path& folder, const nlohmann::json& config);
-nlohmann::json describe_char_ords(const nlohmann::json& config);
-nlohmann::json describe_characters(const std::vector<std::string>& tokens, const std::vector<std::string>& special,
-                                   const std::string& unknown);
+/// What tokenizer.json would say, for vocab.json + merges.txt and for `char_ords`.
+TokenizerFile describe_vocab_and_merges(const std::filesystem::path& folder, const nlohmann::json& config);
+TokenizerFile describe_char_ords(const nlohmann::json& config);
+/// tokenizer.json for a vocabulary of single characters and special tokens, ids in this order.
+std::string describe_characters(const std::vector<std::string>& tokens, const std::vector<std::string>& special,
+                                const std::string& unknown);
 
 }  // namespace plumb
