@@ -79,6 +79,7 @@ bool TrainingRun::resume(bool fresh_optimizer) {
     reference->refresh(*ctx);
   }
   output.continue_after(state.steps > 0 ? state.steps : before_anything + state.warm_start_steps);
+  if (state.steps > 0) output.mark_saved(state.steps);
   output.message(fmt::format("resumed from {}", checkpoint->path().filename().string()));
   return true;
 }

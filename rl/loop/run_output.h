@@ -29,6 +29,8 @@ class RunOutput {
   std::optional<CheckpointReader> newest_checkpoint(const std::set<std::string>& skip);
   /// Drops what was logged for later steps: a run goes on behind `step`.
   void continue_after(std::int64_t step);
+  /// The checkpoint of `step` is there already.
+  void mark_saved(std::int64_t step) { saved_ = step; }
 
  private:
   const RunConfig& config_;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/config/model_yaml.h"
+#include "model/tokenizer/stream.h"
 
 namespace plumb {
 
@@ -29,6 +30,22 @@ std::optional<Isa> isa_of(IsaChoice choice) {
     case IsaChoice::avx512bf16: return Isa::avx512bf16;
   }
   return std::nullopt;
+}
+
+/// Makes a matcher for each answer; null without stop strings.
+std::function<std::function<bool(std::int32_t)>()> stop_matchers(const std::vector<std::string>& stops, const Tokenizer& tokenizer) {
+  if (stops.empty()) return nullptr;
+  return [stops, tokenizer] {
+    struct Watch {
+      StreamDecoder decoder;
+      StopMatcher matcher;
+    };
+    const auto watch = std::make_shared<Watch>(Watch{.decoder = StreamDecoder(tokenizer), .matcher = StopMatcher(stops)});
+    return [watch](std::int32_t id) {
+      watch->matcher.push(watch->decoder.push(id));
+      return watch->matcher.stopped();
+    };
+  };
 }
 
 ModelExecution model_execution(const ExecutionConfig& e) { return {.merged_matmuls = e.merged_matmuls, .recompute = e.recompute}; }
@@ -97,6 +114,7 @@ std::unique_ptr<Sampler> make_sampler(const RunConfig& config, const ModelSetup&
   options.max_positions = lengths.sequence;
   options.kv_positions = options.max_sequences * lengths.sequence;
   options.eos_ids = setup.model.eos_ids;
+  options.make_stop_matcher = stop_matchers(config.sampling.stop, setup.tokenizer);
   return std::make_unique<Sampler>(setup.model, rollout, model_execution(config.execution), options);
 }
 
