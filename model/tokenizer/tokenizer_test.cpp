@@ -179,9 +179,13 @@ TEST_F(TokenizerTest, RefusesWhatItDoesNotSupportByName) {
       {[](json& d) { d["pre_tokenizer"] = nullptr; }, "BPE without a ByteLevel pre_tokenizer"},
       {[](json& d) { d["model"]["merges"] = {"a b c"}; }, "merge 'a b c' is not two tokens and one space"},
       {[](json& d) {
-         d["model"]["merges"] = {{"a", "zz"}};
+         d["model"]["merges"] = json::array({json::array({"a", "zz"})});
        },
        "needs tokens that the vocabulary lacks"},
+      {[](json& d) {
+         d["model"]["merges"] = json{{"a", "b"}};
+       },
+       "merges is not a list"},
       {[](json& d) {
          d["model"]["merges"] = {{"a", "b", "c"}};
        },
