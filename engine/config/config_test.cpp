@@ -11,6 +11,7 @@
 #include "engine/config/sections.h"
 #include "kernels/core/error.h"
 #include "model/files/files.h"
+#include "tests/paths.h"
 
 namespace plumb {
 
@@ -251,13 +252,13 @@ TEST(Config, BaseIsAppliedFirstAndCyclesAreRefused) {
 
 TEST(ModelYaml, EveryShippedShapeLoads) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(PLUMB_SOURCE_DIR "/configs/models")) {
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(test::source_dir) + "/configs/models")) {
     EXPECT_NO_THROW(read_model_yaml(entry.path())) << entry.path();
     ++files;
   }
   EXPECT_GE(files, 3);
   const auto count = [](const char* file, int vocab) {
-    ModelConfig model = read_model_yaml(std::string(PLUMB_SOURCE_DIR "/configs/models/") + file);
+    ModelConfig model = read_model_yaml(std::string(test::source_dir) + "/configs/models/" + file);
     if (model.vocab_size == 0) model.vocab_size = vocab;
     return double(ParameterList(model).parameter_count());
   };

@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/paths.h"
+
 namespace plumb::e2e {
 namespace fs = std::filesystem;
 namespace {
@@ -25,10 +27,10 @@ pid_t start(const std::vector<std::string>& arguments, const fs::path& folder, c
   dup2(in, 0);
   dup2(o, 1);
   dup2(e, 2);
-  std::vector<char*> argv = {const_cast<char*>(PLUMB_BINARY)};
+  std::vector<char*> argv = {const_cast<char*>(test::plumb_binary)};
   for (const auto& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
-  execv(PLUMB_BINARY, argv.data());
+  execv(test::plumb_binary, argv.data());
   _exit(127);
 }
 
@@ -109,7 +111,7 @@ std::vector<std::string> metrics_without_times(const fs::path& run) {
 std::string tiny_grpo_config(int steps, int warm_steps) {
   return R"(run: {algorithm: grpo, seed: 5, steps: )" + std::to_string(steps) + R"(}
 model: {config: )" +
-         std::string(PLUMB_SOURCE_DIR) + R"(/tests/e2e/tiny.yaml, init_seed: 3}
+         std::string(test::source_dir) + R"(/tests/e2e/tiny.yaml, init_seed: 3}
 task: {name: addition, digits: 2}
 warm_start: {steps: )" +
          std::to_string(warm_steps) + R"(, batch: 16, optimizer: {lr: 0.002}}
