@@ -23,13 +23,13 @@ void append(std::vector<T>& to, std::span<const T> from) {
 
 }  // namespace
 
-UpdateResult policy_update(Context& ctx, Trainer& trainer, std::span<const UpdateSequence> sequences, const UpdateSettings& settings,
-                           TokenScores* scores) {
+ObjectiveSums policy_gradients(Context& ctx, Trainer& trainer, std::span<const UpdateSequence> sequences, const UpdateSettings& settings,
+                               TokenScores* scores) {
   const std::vector<double> weights = weights_of(sequences, settings);
   std::vector<TrainSequence> tokens;
   for (const UpdateSequence& s : sequences) tokens.push_back(s.tokens);
 
-  UpdateResult result;
+  ObjectiveSums sums;
   const TokenObjective objective = [&](std::size_t first, std::size_t count, std::span<const float> logprob, std::span<const float> entropy,
                                        std::span<const std::int32_t> argmax, std::span<float> d_logprob, std::span<float> d_entropy) {
     std::size_t at = 0;
@@ -37,15 +37,15 @@ UpdateResult policy_update(Context& ctx, Trainer& trainer, std::span<const Updat
       const UpdateSequence& s = sequences[i];
       const std::size_t n = s.mask.size();
       const auto current = logprob.subspan(at, n);
-      result.sums += policy_objective(settings.objective,
-                                      {.logprob = current,
-                                       .entropy = entropy.subspan(at, n),
-                                       .old_logprob = s.old_logprob.empty() ? current : s.old_logprob,
-                                       .ref_logprob = s.ref_logprob,
-                                       .advantage = s.advantage,
-                                       .mask = s.mask,
-                                       .weight = weights[i]},
-                                      d_logprob.subspan(at, n), d_entropy.subspan(at, n));
+      sums += policy_objective(settings.objective,
+                               {.logprob = current,
+                                .entropy = entropy.subspan(at, n),
+                                .old_logprob = s.old_logprob.empty() ? current : s.old_logprob,
+                                .ref_logprob = s.ref_logprob,
+                                .advantage = s.advantage,
+                                .mask = s.mask,
+                                .weight = weights[i]},
+                               d_logprob.subspan(at, n), d_entropy.subspan(at, n));
       at += n;
     }
     if (!scores) return;
@@ -54,6 +54,12 @@ UpdateResult policy_update(Context& ctx, Trainer& trainer, std::span<const Updat
     append(scores->argmax, argmax);
   };
   trainer.accumulate(ctx, tokens, settings.temperature, objective);
+  return sums;
+}
+
+UpdateResult policy_update(Context& ctx, Trainer& trainer, std::span<const UpdateSequence> sequences, const UpdateSettings& settings,
+                           TokenScores* scores) {
+  UpdateResult result{.sums = policy_gradients(ctx, trainer, sequences, settings, scores)};
   if (result.sums.tokens == 0) {
     result.nothing_to_learn = true;
     trainer.clear_gradients();

@@ -31,7 +31,9 @@ struct UpdateResult {
   bool nothing_to_learn = false;  // no valid token: weights and moments were left alone
 };
 
-/// scores: when given, those of all response tokens before the step are appended.
+/// The first half: adds the objective's gradients to the trainer's. scores: when given, those of all response tokens are appended.
+ObjectiveSums policy_gradients(Context&, Trainer&, std::span<const UpdateSequence>, const UpdateSettings&, TokenScores* scores = nullptr);
+/// Gradients and step.
 UpdateResult policy_update(Context&, Trainer&, std::span<const UpdateSequence>, const UpdateSettings&, TokenScores* scores = nullptr);
 
 }  // namespace plumb
