@@ -10,34 +10,34 @@ namespace plumb {
 namespace {
 
 void check_heads(int heads, int kv_heads, int head_dim) {
-  require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0,
-          "attention: " + std::to_string(heads) + " heads are no multiple of " + std::to_string(kv_heads) + " kv heads");
-  require(head_dim > 0 && head_dim % 2 == 0, "attention: head_dim must be even and positive, not " + std::to_string(head_dim));
+  if (!(heads > 0 && kv_heads > 0 && heads % kv_heads == 0))
+    throw Error("attention: " + std::to_string(heads) + " heads are no multiple of " + std::to_string(kv_heads) + " kv heads");
+  if (!(head_dim > 0 && head_dim % 2 == 0)) throw Error("attention: head_dim must be even and positive, not " + std::to_string(head_dim));
 }
 
 void check_shape(ConstMat m, std::int64_t rows, std::int64_t cols, const char* name) {
-  require(m.rows == rows && m.cols == cols, std::string("attention: ") + name + " must be (" + std::to_string(rows) + ", " +
-                                                std::to_string(cols) + "), not (" + std::to_string(m.rows) + ", " + std::to_string(m.cols) +
-                                                ")");
+  if (!(m.rows == rows && m.cols == cols))
+    throw Error(std::string("attention: ") + name + " must be (" + std::to_string(rows) + ", " + std::to_string(cols) + "), not (" +
+                std::to_string(m.rows) + ", " + std::to_string(m.cols) + ")");
 }
 
 void check_numerics(const Numerics& n) {
-  require(n.reductions.attention_kv_tile > 0 && n.reductions.attention_kv_tile % 16 == 0,
-          "reductions.attention_kv_tile must be a positive multiple of 16, not " + std::to_string(n.reductions.attention_kv_tile));
+  if (!(n.reductions.attention_kv_tile > 0 && n.reductions.attention_kv_tile % 16 == 0))
+    throw Error("reductions.attention_kv_tile must be a positive multiple of 16, not " + std::to_string(n.reductions.attention_kv_tile));
 }
 
 void check_sequences(const AttentionSequence* sequences, std::int64_t n, std::int64_t rows) {
   for (std::int64_t s = 0; s < n; ++s) {
     const AttentionSequence& a = sequences[s];
-    require(a.rows >= 0 && a.first_row >= 0 && a.first_row + a.rows <= rows && a.first_pos >= 0,
-            "attention: sequence " + std::to_string(s) + " lies outside the queries' rows");
+    if (!(a.rows >= 0 && a.first_row >= 0 && a.first_row + a.rows <= rows && a.first_pos >= 0))
+      throw Error("attention: sequence " + std::to_string(s) + " lies outside the queries' rows");
   }
 }
 
 void check_keys(const KvRows& kv, const AttentionSequence& a, std::int64_t s) {
   const bool needs_own = a.first_pos + a.rows > kv.prefix_len;
-  require((kv.prefix_len == 0 || kv.prefix != nullptr) && (!needs_own || kv.own != nullptr),
-          "attention: sequence " + std::to_string(s) + " has no memory for its keys or values");
+  if (!((kv.prefix_len == 0 || kv.prefix != nullptr) && (!needs_own || kv.own != nullptr)))
+    throw Error("attention: sequence " + std::to_string(s) + " has no memory for its keys or values");
 }
 
 }  // namespace

@@ -15,23 +15,24 @@ std::string shape(std::int64_t rows, std::int64_t cols) {
 }
 
 void check_shape(ConstMat m, std::int64_t rows, std::int64_t cols, const char* name) {
-  require(m.rows == rows && m.cols == cols,
-          std::string("logprob: ") + name + " must be " + shape(rows, cols) + ", not " + shape(m.rows, m.cols));
+  if (!(m.rows == rows && m.cols == cols))
+    throw Error(std::string("logprob: ") + name + " must be " + shape(rows, cols) + ", not " + shape(m.rows, m.cols));
 }
 
 void check_head(ConstMat hidden, ConstMat weight, const PackedWeight& packed, float temperature) {
-  require(weight.cols == hidden.cols,
-          "logprob: weight " + shape(weight.rows, weight.cols) + " does not fit hidden " + shape(hidden.rows, hidden.cols));
+  if (!(weight.cols == hidden.cols))
+    throw Error("logprob: weight " + shape(weight.rows, weight.cols) + " does not fit hidden " + shape(hidden.rows, hidden.cols));
   require(!packed || (packed.rows == weight.rows && packed.depth == weight.cols),
           "logprob: the packed weight has another shape than the weight");
-  require(temperature > 0, "logprob: temperature must be positive, not " + std::to_string(temperature));
+  if (!(temperature > 0)) throw Error("logprob: temperature must be positive, not " + std::to_string(temperature));
 }
 
 void check_targets(const std::int32_t* targets, std::int64_t n, std::int64_t vocab) {
   require(targets != nullptr || n == 0, "logprob: targets are missing");
   for (std::int64_t i = 0; i < n; ++i)
-    require(targets[i] < vocab, "logprob: target " + std::to_string(targets[i]) + " of row " + std::to_string(i) +
-                                    " is outside the vocabulary of " + std::to_string(vocab));
+    if (!(targets[i] < vocab))
+      throw Error("logprob: target " + std::to_string(targets[i]) + " of row " + std::to_string(i) + " is outside the vocabulary of " +
+                  std::to_string(vocab));
 }
 
 }  // namespace

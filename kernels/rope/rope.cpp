@@ -10,8 +10,8 @@
 namespace plumb {
 
 RopeTable::RopeTable(int head_dim, double theta, int positions) : half_(head_dim / 2), positions_(positions) {
-  require(head_dim >= 2 && head_dim % 2 == 0, "rope: head_dim must be even and at least 2, not " + std::to_string(head_dim));
-  require(theta > 0, "rope: theta must be positive, not " + std::to_string(theta));
+  if (!(head_dim >= 2 && head_dim % 2 == 0)) throw Error("rope: head_dim must be even and at least 2, not " + std::to_string(head_dim));
+  if (!(theta > 0)) throw Error("rope: theta must be positive, not " + std::to_string(theta));
   require(positions >= 1, "rope: the table needs at least one position");
   const std::int64_t one = std::int64_t(positions) * half_;
   values_.resize(std::size_t(4 * one + kLanes));  // whole lanes can be read from any row
@@ -38,7 +38,8 @@ namespace {
 
 void require_table(const RopeTable* table, const std::int32_t* positions, std::int64_t rows, std::int64_t cols, int heads) {
   require(table != nullptr && (positions != nullptr || rows == 0) && heads >= 1, "internal: rope: table, positions and heads are needed");
-  require(table->head_dim() <= cpu::kMaxHeadDim, "rope: head_dim " + std::to_string(table->head_dim()) + " is above the maximum of 1024");
+  if (!(table->head_dim() <= cpu::kMaxHeadDim))
+    throw Error("rope: head_dim " + std::to_string(table->head_dim()) + " is above the maximum of 1024");
   require(cols == std::int64_t(heads) * table->head_dim(), "internal: rope: the matrix must have heads * head_dim columns");
   for (std::int64_t i = 0; i < rows; ++i) {
     if (positions[i] >= 0 && positions[i] < table->positions()) continue;
