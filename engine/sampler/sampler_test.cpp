@@ -128,6 +128,27 @@ INSTANTIATE_TEST_SUITE_P(All, Parity,
                          testing::Combine(testing::ValuesIn(kFamilies), testing::Values("fused", "hf_eager", "vllm_cpu_compiled", "fp32")),
                          [](const auto& p) { return std::string(name_of(std::get<0>(p.param))) + "_" + std::get<1>(p.param); });
 
+// Positions beyond the attention's first tile of keys, and prompts that end inside one.
+TEST(ParityFar, SamplerEqualsTrainerAcrossTilesOfKeys) {
+  ModelConfig c = small_config(Family::qwen3);
+  c.layers = 1;
+  c.max_positions = 1200;
+  for (const char* name : {"fused", "vllm_cpu_compiled", "hf_eager"}) {
+    Context ctx(2);
+    auto trainer = make_trainer(ctx, c, preset(name), {}, fast_optimizer(), 1200);
+    std::vector<GenerationRequest> requests;
+    for (const std::int64_t length : {505, 1023, 700})
+      requests.push_back({.prompt = random_ids(c, length, 1),
+                          .key = {.seed = 2, .purpose = Purpose::sampling, .draw = std::uint32_t(length)},
+                          .samples = 3,
+                          .max_new_tokens = 20});
+    SamplerOptions options = options_of(4, 300, 0);
+    options.max_positions = 1200;
+    options.eos_ids = {};
+    expect_parity(ctx, *trainer, requests, generate(ctx, *trainer, trainer->weights(), options, requests), 1.0f);
+  }
+}
+
 class SamplerTest : public testing::Test {
  protected:
   Generated run(const std::vector<GenerationRequest>& requests) {

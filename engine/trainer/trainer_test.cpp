@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/engine_testing.h"
 #include "kernels/core/error.h"
 #include "kernels/logprob/logprob.h"
@@ -369,6 +372,41 @@ TEST(Trainer, ResetStartsTheOptimizerAnew) {
   }
   EXPECT_TRUE(state_bytes(*warm) == state_bytes(*fresh));
   EXPECT_EQ(warm->state().schedule_steps, 1);
+}
+
+TEST(Trainer, AResumedRunEqualsTheStraightOne) {
+  Context ctx(2);
+  const ModelConfig c = small_config(Family::qwen3);
+  OptimizerConfig optimizer = fast_optimizer();
+  optimizer.schedule = {.kind = LrSchedule::cosine, .warmup_steps = 2, .total_steps = 8};
+  const Sequences data = mixed_sequences(c);
+  const auto views = data.views();
+  const auto train = [&](Trainer& t, int steps) {
+    std::vector<double> rates;
+    for (int i = 0; i < steps; ++i) {
+      t.accumulate(ctx, views, 1.0f, weighted_objective(views));
+      rates.push_back(t.step(ctx).lr);
+    }
+    return rates;
+  };
+  auto straight = make_trainer(ctx, c, preset("fused"), {}, optimizer);
+  const std::vector<double> rates = train(*straight, 6);
+
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "plumb_trainer_resume";
+  std::filesystem::remove_all(folder);
+  auto first = make_trainer(ctx, c, preset("fused"), {}, optimizer);
+  train(*first, 3);
+  CheckpointStore store(folder, {}, {});
+  store.save(3, [&](CheckpointWriter& w) { w.save("trainer", first->state()); });
+  Trainer second(c, preset("fused"), {.micro_batch_tokens = 40}, optimizer, 40);
+  CheckpointReader(*store.newest().path).load("trainer", second.state());
+  second.refresh_weights(ctx);
+  EXPECT_TRUE(state_bytes(second) == state_bytes(*first));
+  const std::vector<double> later = train(second, 3);
+  EXPECT_TRUE(state_bytes(second) == state_bytes(*straight));
+  EXPECT_EQ(later, std::vector<double>(rates.begin() + 3, rates.end()));
+  EXPECT_EQ(second.state().optimizer_steps, 6);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Trainer, ScoreHandsOutLogits) {
