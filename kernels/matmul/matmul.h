@@ -1,6 +1,7 @@
 // The exact matmul: C = A B^T, every element one FMA chain over k = 1, 0, 3, 2, ... from +0 (or from the element of C it
 // continues), an odd K padded by one zero, FTZ and DAZ set. The order depends on nothing else: row i of the output is the
 // same for M = 1 and M = 512, for any blocking, thread count and instruction set. vdpbf16ps computes exactly this chain.
+// A NaN in an unrounded f32 output is a NaN; its sign and payload are not defined (a rounded NaN is always 0x7FC0).
 #pragma once
 #include <cstdint>
 
