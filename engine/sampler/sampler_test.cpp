@@ -113,6 +113,8 @@ TEST_P(Parity, SamplerEqualsTrainer) {
         Context other(s.threads, isa);
         EXPECT_TRUE(same(generate(other, *trainer, trainer->weights(), s.options, requests), want)) << s.what;
       }
+      Sampler separate(c, preset(numerics), {.merged_matmuls = false}, kSettings[2].options);
+      EXPECT_TRUE(same(separate.generate(ctx, trainer->weights(), requests), want));
       const Sequences data = mixed_sequences(c);
       const auto views = data.views();
       trainer->accumulate(ctx, views, temperature, weighted_objective(views));

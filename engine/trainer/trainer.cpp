@@ -48,10 +48,13 @@ struct Trainer::State {
     finished = false;
   }
 
+  /// Whether a norm, given its square, is a finite FP32 number: clipping computes with one, as PyTorch does.
+  static bool in_range(double squares) { return std::isfinite(float(std::sqrt(squares))); }
+
   std::string first_nonfinite(Context& ctx) const {
     for (const Parameter& p : parameters().all())
-      if (!std::isfinite(sum_of_squares(ctx, gradients.flat + p.offset, p.size()))) return p.name;
-    return "";
+      if (!in_range(sum_of_squares(ctx, gradients.flat + p.offset, p.size()))) return p.name;
+    return "all parameters together";
   }
 
   /// AdamW over every trained parameter; returns the sum of squares of what changed.
@@ -139,9 +142,10 @@ StepResult Trainer::step(Context& ctx) {
   s.finish(ctx);
   StepResult result;
   result.lr = learning_rate(s.optimizer, s.state.schedule_steps);
-  result.grad_norm = std::sqrt(sum_of_squares(ctx, s.gradients.flat, s.parameters().flat_size()));
+  const double squares = sum_of_squares(ctx, s.gradients.flat, s.parameters().flat_size());
+  result.grad_norm = std::sqrt(squares);
   ++s.state.schedule_steps;
-  if (!std::isfinite(result.grad_norm)) {
+  if (!State::in_range(squares)) {
     result.skipped = true;
     result.nonfinite = s.first_nonfinite(ctx);
     s.clear(ctx);

@@ -20,8 +20,8 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   double clip_factor = 1;
   double lr = 0;
-  bool skipped = false;     // non-finite gradient: nothing was changed
-  std::string nonfinite;    // then: the first parameter with a gradient that is not finite
+  bool skipped = false;     // the gradient's norm is no finite FP32 number: nothing was changed
+  std::string nonfinite;    // then: the first parameter of which that is true
   double update_ratio = 0;  // ||update|| / ||weights|| over all parameters
 };
 
