@@ -26,12 +26,12 @@ struct AdamWState {
 
 /// torch.lerp: from the nearer end, by FMA.
 template <class V>
-V lerp(V from, V to, float weight) {
+[[gnu::always_inline]] inline V lerp(V from, V to, float weight) {
   return weight < 0.5f ? fma(V(weight), to - from, from) : fma(V(weight - 1.0f), to - from, to);
 }
 
 template <class V>
-AdamWState<V> adamw_step(const AdamWScalars& k, V p, V m, V v, V grad) {
+[[gnu::always_inline]] inline AdamWState<V> adamw_step(const AdamWScalars& k, V p, V m, V v, V grad) {
   const V g = grad * V(k.grad_scale);
   p = p * V(k.keep);
   m = lerp(m, g, k.one_minus_b1);

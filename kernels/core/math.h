@@ -16,6 +16,8 @@ namespace plumb {
 
 namespace math_detail {
 
+// Inlined by force: a call would pass the lanes through memory, which costs as much as the polynomial.
+
 // The few operations on bits that the polynomials need, for scalars and lanes.
 inline float select_less(float a, float b, float x, float y) { return a < b ? x : y; }
 inline float select_nan(float a, float x, float y) { return a != a ? x : y; }
@@ -56,7 +58,7 @@ inline void split(F32x16 x, F32x16& mantissa, F32x16& exponent) {
 
 /// c[0] + c[1] x + ... by Horner's rule in FMAs.
 template <class V, std::size_t n>
-V polynomial(V x, const float (&c)[n]) {
+[[gnu::always_inline]] inline V polynomial(V x, const float (&c)[n]) {
   V p = c[n - 1];
   for (std::size_t i = n - 1; i > 0; --i) p = fma(p, x, V(c[i - 1]));
   return p;
@@ -68,7 +70,7 @@ inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // exp(x) = 2^n exp(r), |r| <= ln(2)/2; exp(r) = 1 + (r + r^2 P(r)), P by Remez, relative error 3e-9.
 template <class V>
-V exp_any(V x) {
+[[gnu::always_inline]] inline V exp_any(V x) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
   constexpr float kLow = -87.3365f;      // just above the smallest normal result
   constexpr float kHigh = 88.7228394f;   // the largest argument with a finite result is one ulp below
@@ -84,7 +86,7 @@ V exp_any(V x) {
 
 // log(x) = e ln(2) + log(1 + f), f in [sqrt(1/2) - 1, sqrt(2) - 1); log(1 + f) = f - f^2/2 + f^3 P(f), P by Remez.
 template <class V>
-V log_any(V x) {
+[[gnu::always_inline]] inline V log_any(V x) {
   constexpr float kP[] = {0.3333331f,   -0.24999987f, 0.20002231f,  -0.16669263f, 0.14218576f,
                           -0.12384069f, 0.11873363f,  -0.11791719f, 0.069167651f};
   constexpr float kMinNormal = std::numeric_limits<float>::min();
@@ -104,10 +106,10 @@ V log_any(V x) {
 
 }  // namespace math_detail
 
-inline float exp_(float x) { return math_detail::exp_any(x); }
-inline F32x16 exp_(F32x16 x) { return math_detail::exp_any(x); }
-inline float log_(float x) { return math_detail::log_any(x); }
-inline F32x16 log_(F32x16 x) { return math_detail::log_any(x); }
+[[gnu::always_inline]] inline float exp_(float x) { return math_detail::exp_any(x); }
+[[gnu::always_inline]] inline F32x16 exp_(F32x16 x) { return math_detail::exp_any(x); }
+[[gnu::always_inline]] inline float log_(float x) { return math_detail::log_any(x); }
+[[gnu::always_inline]] inline F32x16 log_(F32x16 x) { return math_detail::log_any(x); }
 inline float rsqrt_(float x) { return 1.0f / sqrt(x); }
 inline F32x16 rsqrt_(F32x16 x) { return F32x16(1.0f) / sqrt(x); }
 

@@ -21,7 +21,7 @@ struct RowIn {
   RowIn(const ConstMat& m, std::int64_t row) : data(m.row_bytes(row)), bf16(m.dtype == DType::bf16) {}
   /// Elements i .. i+n-1, n <= 16, the other lanes +0.
   template <class N>
-  F32x16 load(std::int64_t i, N n) const {
+  [[gnu::always_inline]] F32x16 load(std::int64_t i, N n) const {
     return bf16 ? load_part(static_cast<const BF16*>(data) + i, n) : load_part(static_cast<const float*>(data) + i, n);
   }
 };
@@ -34,7 +34,7 @@ struct RowOut {
   RowOut(const Mat& m, std::int64_t row) : data(m.row_bytes(row)), bf16(m.dtype == DType::bf16) {}
   /// Rounds when the row is BF16.
   template <class N>
-  void store(std::int64_t i, F32x16 x, N n) const {
+  [[gnu::always_inline]] void store(std::int64_t i, F32x16 x, N n) const {
     if (bf16) return store_part(static_cast<BF16*>(data) + i, x, n);
     store_part(static_cast<float*>(data) + i, x, n);
   }

@@ -6,13 +6,13 @@
 namespace plumb {
 
 template <class V>
-V embedding_step(Sites sites, V x) {
+[[gnu::always_inline]] inline V embedding_step(Sites sites, V x) {
   return round_if(sites.rounded(Site::embedding), x);
 }
 
 /// The gradient of a row of the table takes one more token's.
 template <class V>
-V embedding_gradient_step(bool rounded, V sum, V d) {
+[[gnu::always_inline]] inline V embedding_gradient_step(bool rounded, V sum, V d) {
   return round_if(rounded, sum + d);
 }
 

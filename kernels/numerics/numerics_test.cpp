@@ -137,22 +137,31 @@ TEST(Numerics, EveryFactChangesTheHash) {
   EXPECT_EQ(renamed.hash(), base.hash());
 }
 
-TEST(SiteDispatch, PresetsTakeTheFixedPathAndOthersTheRunTimeOne) {
-  constexpr std::uint32_t kRelevant = make_sites({Site::swiglu_silu, Site::swiglu_out}).mask;
+TEST(SiteDispatch, ListedMasksTakeTheFixedPathAndOthersTheRunTimeOne) {
+  constexpr Sites kRelevant = make_sites({Site::swiglu_silu, Site::swiglu_out});
+  constexpr Sites kOut = make_sites({Site::swiglu_out});
   const auto path = [&](Sites s) {
     std::pair<bool, Sites> seen;
-    with_preset_sites<kRelevant>(s, [&](auto sites) {
+    with_masks<0u, kOut.mask>(s, kRelevant, [&](auto sites) {
       seen.first = std::is_same_v<decltype(sites), Sites>;
       seen.second.set(Site::swiglu_silu, sites.rounded(Site::swiglu_silu));
       seen.second.set(Site::swiglu_out, sites.rounded(Site::swiglu_out));
     });
     return seen;
   };
-  for (Sites s : {Sites{}, kFusedSites, kHfEagerSites, kVllmCpuCompiledSites}) {
-    EXPECT_EQ(path(s), std::pair(false, Sites{s.mask & kRelevant}));
-    EXPECT_EQ(path(Sites{s.mask | kRunTimeSites}), std::pair(true, Sites{s.mask & kRelevant}));
-  }
-  EXPECT_EQ(path(make_sites({Site::swiglu_silu})), std::pair(true, make_sites({Site::swiglu_silu})));
+  EXPECT_EQ(path(Sites{}), std::pair(false, Sites{}));
+  EXPECT_EQ(path(kFusedSites), std::pair(false, kOut));
+  EXPECT_EQ(path(Sites{kFusedSites.mask | kRunTimeSites}), std::pair(true, kOut));
+  EXPECT_EQ(path(kHfEagerSites), std::pair(true, kRelevant));
+}
+
+TEST(SiteDispatch, ARoundingStoreNeedsNoSite) {
+  float memory[4] = {};
+  const ConstMat f32 = make_const_mat(memory, 1, 4, DType::f32);
+  const ConstMat bf16 = make_const_mat(memory, 1, 4, DType::bf16);
+  EXPECT_EQ(stored_sites(kFusedSites, Site::norm_out, f32), kFusedSites);
+  EXPECT_FALSE(stored_sites(kFusedSites, Site::norm_out, bf16).rounded(Site::norm_out));
+  EXPECT_FALSE(stored_sites(kFusedSites, Site::resid_store, ConstMat{}).rounded(Site::resid_store));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Sites as template parameters for the combinations that the shipped presets use, one run-time path for any other.
 // A kernel is written once over a type with `bool rounded(Site)`; the two paths give the same bits.
 #pragma once
+#include "kernels/core/tensor.h"
 #include "kernels/numerics/preset_sites.h"
 
 namespace plumb {
@@ -24,11 +25,11 @@ void with_masks(Sites sites, Sites relevant, F&& f) {
   if (!done) f(Sites{mask & ~kRunTimeSites});
 }
 
-/// The same for the shipped presets; kRelevant = the sites that the op reads. Equal masks are instantiated once.
-template <std::uint32_t kRelevant, class F>
-void with_preset_sites(Sites sites, F&& f) {
-  with_masks<0u, kFusedSites.mask & kRelevant, kHfEagerSites.mask & kRelevant, kVllmCpuCompiledSites.mask & kRelevant>(sites,
-                                                                                                                       Sites{kRelevant}, f);
+/// `site` cleared when what is rounded there goes straight into `destination` and that is BF16 (or not wanted at all):
+/// the store rounds, and R(R(x)) = R(x).
+inline Sites stored_sites(Sites sites, Site site, const ConstMat& destination) {
+  if (!destination || destination.dtype == DType::bf16) sites.set(site, false);
+  return sites;
 }
 
 /// For a backward: the sites whose gradients are rounded, none when `fused`.

@@ -11,6 +11,7 @@ namespace {
 
 constexpr Sites kForwardSites =
     make_sites({Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat, Site::norm_out});
+constexpr Sites kEagerForward = make_sites({Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat});
 constexpr Sites kSumSites = make_sites({Site::resid_sum_to_var, Site::resid_sum_to_scale});
 constexpr Sites kGradientSites = make_sites({Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat});
 
@@ -98,7 +99,8 @@ void backward(Context& ctx, const RmsNormBackward& a, S sites, G g) {
 }  // namespace
 
 void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites) {
-  with_preset_sites<kForwardSites.mask>(sites, [&](auto s) {
+  const Sites inner = stored_sites(stored_sites(sites, Site::norm_out, a.out), Site::resid_store, a.stream_out);
+  with_masks<0u, kEagerForward.mask>(inner, kForwardSites, [&](auto s) {
     ctx.parallel_for(a.stream_in.rows, row_grain(a.stream_in.cols), [&](std::int64_t begin, std::int64_t end, int thread) {
       float* sum = ctx.scratch(thread, ScratchSlot::op0).get<float>(a.stream_in.cols);
       for (std::int64_t r = begin; r < end; ++r) {
@@ -112,7 +114,8 @@ void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites) {
 
 void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, BackwardMode mode) {
   if (mode == BackwardMode::mirror) {
-    with_masks<kHfEagerSites.mask & kGradientSites.mask>(sites, kGradientSites, [&](auto s) { backward(ctx, a, s, s); });
+    const Sites inner = stored_sites(sites, Site::resid_store, a.d_sum);
+    with_masks<kEagerForward.mask>(inner, kGradientSites, [&](auto s) { backward(ctx, a, s, s); });
   } else {
     with_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<0u>{}); });
   }

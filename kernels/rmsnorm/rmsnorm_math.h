@@ -7,7 +7,7 @@ namespace plumb {
 
 /// x^2 for the row's 16-lane sum: a product and then an add, as PyTorch's pow(2).mean() and Inductor's code do it.
 template <class V>
-V add_square(V sum, V x) {
+[[gnu::always_inline]] inline V add_square(V sum, V x) {
   return sum + x * x;
 }
 
@@ -17,29 +17,29 @@ inline float rstd_of(float sum_of_squares, std::int64_t n, float eps) { return r
 inline float variance_factor(float dot, float rstd, std::int64_t n) { return (-0.5f * dot) * (rstd * rstd * rstd) / float(n); }
 
 template <class V>
-V variance_gradient(V factor, V x) {
+[[gnu::always_inline]] inline V variance_gradient(V factor, V x) {
   return factor * (V(2.0f) * x);
 }
 
 template <class S, class V>
-V stored_sum(S sites, V sum) {
+[[gnu::always_inline]] inline V stored_sum(S sites, V sum) {
   return round_if(sites.rounded(Site::resid_store), sum);
 }
 template <class S, class V>
-V variance_operand(S sites, V sum) {
+[[gnu::always_inline]] inline V variance_operand(S sites, V sum) {
   return round_if(sites.rounded(Site::resid_sum_to_var), sum);
 }
 template <class S, class V>
-V scale_operand(S sites, V sum) {
+[[gnu::always_inline]] inline V scale_operand(S sites, V sum) {
   return round_if(sites.rounded(Site::resid_sum_to_scale), sum);
 }
 
 template <class S, class V>
-V norm_xhat(S sites, V scaled, V rstd) {
+[[gnu::always_inline]] inline V norm_xhat(S sites, V scaled, V rstd) {
   return round_if(sites.rounded(Site::norm_xhat), scaled * rstd);
 }
 template <class S, class V>
-V norm_out(S sites, V scaled, V rstd, V w) {
+[[gnu::always_inline]] inline V norm_out(S sites, V scaled, V rstd, V w) {
   return round_if(sites.rounded(Site::norm_out), norm_xhat(sites, scaled, rstd) * w);
 }
 
@@ -47,17 +47,17 @@ V norm_out(S sites, V scaled, V rstd, V w) {
 
 /// dL/dxhat
 template <class G, class V>
-V norm_d_xhat(G g, V d_out, V w) {
+[[gnu::always_inline]] inline V norm_d_xhat(G g, V d_out, V w) {
   return round_if(g.rounded(Site::norm_xhat), d_out * w);
 }
 /// One row's term of dL/dw.
 template <class G, class V>
-V norm_d_weight_term(G g, V d_out, V scaled, V rstd) {
+[[gnu::always_inline]] inline V norm_d_weight_term(G g, V d_out, V scaled, V rstd) {
   return round_if(g.rounded(Site::norm_xhat), d_out * norm_xhat(g, scaled, rstd));
 }
 /// dL/ds from the norm alone: the sum of its two uses, rounded when they are one tensor, else each by itself.
 template <class G, class V>
-V norm_d_sum(G g, V through_scale, V through_variance) {
+[[gnu::always_inline]] inline V norm_d_sum(G g, V through_scale, V through_variance) {
   const bool scale = g.rounded(Site::resid_sum_to_scale);
   const bool variance = g.rounded(Site::resid_sum_to_var);
   if (scale && variance) return round_bf16(through_scale + through_variance);
@@ -65,7 +65,7 @@ V norm_d_sum(G g, V through_scale, V through_variance) {
 }
 /// Plus the gradient of the stored stream.
 template <class G, class V>
-V norm_d_total(G g, V d_sum, V d_stream) {
+[[gnu::always_inline]] inline V norm_d_total(G g, V d_sum, V d_stream) {
   return round_if(g.rounded(Site::resid_store), d_sum + d_stream);
 }
 

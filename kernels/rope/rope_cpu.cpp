@@ -11,9 +11,10 @@ namespace {
 
 constexpr Sites kForwardSites =
     make_sites({Site::qk_norm_xhat, Site::qk_norm_out, Site::rope_cos_sin_table, Site::rope_rotated, Site::rope_products, Site::rope_out});
+// All of them in hf_eager, forward (where the store rounds rope.out) and backward.
 constexpr Sites kGradientSites =
     make_sites({Site::qk_norm_xhat, Site::qk_norm_out, Site::rope_cos_sin_table, Site::rope_rotated, Site::rope_products});
-constexpr Sites kMirrorEager = kGradientSites;
+constexpr Sites kRoundedTable = make_sites({Site::rope_cos_sin_table});
 constexpr Sites kFused = make_sites({Site::qk_norm_out});
 constexpr Sites kFusedRoundedTable = make_sites({Site::qk_norm_out, Site::rope_cos_sin_table});
 
@@ -151,7 +152,7 @@ void weight_gradient(const RopeBackward& a, int begin, int end, G g) {
 }  // namespace
 
 void rope_forward(Context& ctx, const RopeForward& a, Sites sites) {
-  with_preset_sites<kForwardSites.mask>(sites, [&](auto s) {
+  with_masks<0u, kRoundedTable.mask, kGradientSites.mask>(stored_sites(sites, Site::rope_out, a.out), kForwardSites, [&](auto s) {
     ctx.parallel_for(a.in.rows, row_grain(a.in.cols), [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t r = begin; r < end; ++r) forward_row(a, r, s);
     });
@@ -159,7 +160,7 @@ void rope_forward(Context& ctx, const RopeForward& a, Sites sites) {
 }
 
 void rope_backward(Context& ctx, const RopeBackward& a, Sites gradient_sites) {
-  with_masks<0u, kFused.mask, kFusedRoundedTable.mask, kMirrorEager.mask>(gradient_sites, kGradientSites, [&](auto g) {
+  with_masks<0u, kFused.mask, kFusedRoundedTable.mask, kGradientSites.mask>(gradient_sites, kGradientSites, [&](auto g) {
     // First: d_in may be d_out itself.
     if (a.norm_weight && a.d_norm_weight != nullptr) {
       const int half = a.table->head_dim() / 2;

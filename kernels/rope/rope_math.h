@@ -6,11 +6,11 @@
 namespace plumb {
 
 template <class S, class V>
-V qk_norm_xhat(S sites, V q, V rstd) {
+[[gnu::always_inline]] inline V qk_norm_xhat(S sites, V q, V rstd) {
   return round_if(sites.rounded(Site::qk_norm_xhat), q * rstd);
 }
 template <class S, class V>
-V qk_norm_out(S sites, V q, V rstd, V w) {
+[[gnu::always_inline]] inline V qk_norm_out(S sites, V q, V rstd, V w) {
   return round_if(sites.rounded(Site::qk_norm_out), qk_norm_xhat(sites, q, rstd) * w);
 }
 
@@ -23,7 +23,7 @@ struct RopePair {
 
 /// Products and sums are separate operations (no FMA), as in every stack that was compared with.
 template <class S, class V>
-RopePair<V> rotate_step(S sites, V x, V y, V c, V s) {
+[[gnu::always_inline]] inline RopePair<V> rotate_step(S sites, V x, V y, V c, V s) {
   const auto product = [&](V a, V b) { return round_if(sites.rounded(Site::rope_products), a * b); };
   const auto copy = [&](V a) { return round_if(sites.rounded(Site::rope_rotated), a); };
   const auto out = [&](V a) { return round_if(sites.rounded(Site::rope_out), a); };
@@ -45,7 +45,7 @@ inline Sites rope_gradient_sites(Sites sites, BackwardMode rope, BackwardMode qk
 
 /// d of what the rotation read; u: d of what it gave.
 template <class G, class V>
-RopePair<V> rotate_gradient_step(G g, V ux, V uy, V c, V s) {
+[[gnu::always_inline]] inline RopePair<V> rotate_gradient_step(G g, V ux, V uy, V c, V s) {
   const auto direct = [&](V a) { return round_if(g.rounded(Site::rope_products), a * c); };
   const auto rotated = [&](V a) { return round_if(g.rounded(Site::rope_products) || g.rounded(Site::rope_rotated), a * s); };
   return {.x = direct(ux) + rotated(uy), .y = direct(uy) - rotated(ux)};
@@ -53,16 +53,16 @@ RopePair<V> rotate_gradient_step(G g, V ux, V uy, V c, V s) {
 
 /// The gradient that passes from the rotation into the norm.
 template <class G, class V>
-V rope_d_normed(G g, V d) {
+[[gnu::always_inline]] inline V rope_d_normed(G g, V d) {
   return round_if(g.rounded(Site::qk_norm_out), d);
 }
 template <class G, class V>
-V qk_norm_d_xhat(G g, V d_normed, V w) {
+[[gnu::always_inline]] inline V qk_norm_d_xhat(G g, V d_normed, V w) {
   return round_if(g.rounded(Site::qk_norm_xhat), d_normed * w);
 }
 /// One head's term of dL/dw.
 template <class G, class V>
-V qk_norm_d_weight_term(G g, V d_normed, V q, V rstd) {
+[[gnu::always_inline]] inline V qk_norm_d_weight_term(G g, V d_normed, V q, V rstd) {
   return round_if(g.rounded(Site::qk_norm_xhat), d_normed * qk_norm_xhat(g, q, rstd));
 }
 

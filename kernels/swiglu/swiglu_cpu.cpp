@@ -9,12 +9,12 @@ namespace plumb::cpu {
 namespace {
 
 constexpr Sites kForwardSites = make_sites({Site::swiglu_silu, Site::swiglu_out});
-constexpr Sites kGradientSites = make_sites({Site::swiglu_silu});
+constexpr Sites kSilu = make_sites({Site::swiglu_silu});
 
 }  // namespace
 
 void swiglu_forward(Context& ctx, const SwigluForward& a, Sites sites) {
-  with_preset_sites<kForwardSites.mask>(sites, [&](auto s) {
+  with_masks<0u, kSilu.mask>(stored_sites(sites, Site::swiglu_out, a.out), kForwardSites, [&](auto s) {
     ctx.parallel_for(a.gate.rows, row_grain(4 * a.gate.cols), [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t r = begin; r < end; ++r) {
         const RowIn gate(a.gate, r);
@@ -27,7 +27,7 @@ void swiglu_forward(Context& ctx, const SwigluForward& a, Sites sites) {
 }
 
 void swiglu_backward(Context& ctx, const SwigluBackward& a, Sites gradient_sites) {
-  with_preset_sites<kGradientSites.mask>(gradient_sites, [&](auto s) {
+  with_masks<0u, kSilu.mask>(gradient_sites, kSilu, [&](auto s) {
     ctx.parallel_for(a.gate.rows, row_grain(4 * a.gate.cols), [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t r = begin; r < end; ++r) {
         const RowIn d(a.d_out, r);

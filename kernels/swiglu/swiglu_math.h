@@ -7,12 +7,12 @@ namespace plumb {
 
 /// g / (1 + exp(-g)): this form and not g * sigmoid(g), which differs in 6e-6 of BF16 outputs.
 template <class V>
-V silu(V g) {
+[[gnu::always_inline]] inline V silu(V g) {
   return g / (V(1.0f) + exp_(-g));
 }
 
 template <class S, class V>
-V swiglu_step(S sites, V g, V u) {
+[[gnu::always_inline]] inline V swiglu_step(S sites, V g, V u) {
   const V s = round_if(sites.rounded(Site::swiglu_silu), silu(g));
   return round_if(sites.rounded(Site::swiglu_out), s * u);
 }
@@ -25,7 +25,7 @@ struct SwigluGradients {
 
 /// G: the sites whose tensors have gradients of their own (none in mode fused). The callers store, and so round, the result.
 template <class G, class V>
-SwigluGradients<V> swiglu_gradient_step(G gradient_sites, V d, V g, V u) {
+[[gnu::always_inline]] inline SwigluGradients<V> swiglu_gradient_step(G gradient_sites, V d, V g, V u) {
   const bool rounded = gradient_sites.rounded(Site::swiglu_silu);
   const V one(1.0f);
   const V denominator = one + exp_(-g);
