@@ -31,8 +31,10 @@ struct TaskConfig {
   int digits = 3;
   DigitOrder digit_order = DigitOrder::reversed;
   bool zero_pad = true;
-  int max_modulus = 20;
-  int max_terms = 8;
+  int min_modulus = 9;
+  int max_modulus = 9;
+  int min_terms = 0;
+  int max_terms = 9;
   bool per_token_reward = false;
   std::string train_file;
   std::string held_out_file;
@@ -43,11 +45,13 @@ void visit(V& v, TaskConfig& c) {
   v.field("digits", c.digits, "addition: digits of each number");
   v.field("digit_order", c.digit_order, "addition: reversed (least significant first) or natural");
   v.field("zero_pad", c.zero_pad, "addition: numbers have exactly `digits` digits, sums one more");
+  v.field("min_modulus", c.min_modulus, "digit_completion: smallest modulus");
   v.field("max_modulus", c.max_modulus, "digit_completion: largest modulus");
+  v.field("min_terms", c.min_terms, "digit_completion: fewest numbers to continue with");
   v.field("max_terms", c.max_terms, "digit_completion: most numbers to continue with");
   v.field("per_token_reward", c.per_token_reward, "digit_completion: reward each leading right token where it stands");
-  v.field("train_file", c.train_file, "read problems from this JSONL (prompt, answer) instead of generating them");
-  v.field("held_out_file", c.held_out_file, "held-out problems when train_file is set");
+  v.field("train_file", c.train_file, "read problems from this JSONL ({prompt, answer}; without answer it is worked out) instead of generating them");
+  v.field("held_out_file", c.held_out_file, "held-out problems; set together with train_file");
 }
 
 /// Supervised fine-tuning: the algorithm `sft`, or the warm start of another.
