@@ -17,15 +17,24 @@ namespace {
   throw Error(fmt::format("pattern {}: {}", in_quotes(pattern), what));
 }
 
-/// Oniguruma's escape classes in PCRE2's words: \s there has no U+180E, \w has marks and connectors.
+/// What \w is there, found by trying every code point; PCRE2's has letters and numbers only.
+constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE";
+
+/// Oniguruma's escapes in PCRE2's words. Its \s has no U+180E, which PCRE2's has.
 std::string translate_escape(std::string_view pattern, char escape, bool in_class) {
   switch (escape) {
     case 's': return "\\p{White_Space}";
     case 'S': return "\\P{White_Space}";
-    case 'w': return in_class ? "\\p{L}\\p{M}\\p{Nd}\\p{Pc}" : "[\\p{L}\\p{M}\\p{Nd}\\p{Pc}]";
+    case 'w': return in_class ? std::string(kWord) : fmt::format("[{}]", kWord);
     case 'W':
       if (in_class) refuse(pattern, "\\W inside a class is not supported");
-      return "[^\\p{L}\\p{M}\\p{Nd}\\p{Pc}]";
+      return fmt::format("[^{}]", kWord);
+    case 'b':
+      if (in_class) return "\\b";
+      return fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWord);
+    case 'B':
+      if (in_class) refuse(pattern, "\\B inside a class is not supported");
+      return fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWord);
     case 'h':
     case 'H': refuse(pattern, "\\h and \\H are not supported");
     default: return {'\\', escape};

@@ -387,6 +387,12 @@ TEST(PreTokenizerTest, EscapesMeanWhatTheOtherLibrarySays) {
                                                                "c"),
               ElementsAre("a" + vowel_separator + "b", "c"));
   EXPECT_THAT(split(split_by("Regex", "\\w+", "Isolated"), "e\xCC\x81t_\xE2\x80\xBF!"), ElementsAre("e\xCC\x81t_\xE2\x80\xBF", "!"));
+  EXPECT_THAT(split(split_by("Regex", "\\w", "Removed"), "\xC2\xBD\xE2\x85\xA7\xE2\x92\xB6\xE0\xA7\xB4."), ElementsAre("\xE0\xA7\xB4."));
+  EXPECT_THAT(split(split_by("Regex", "a\\b", "Isolated"),
+                    "aa\xE2\x80\xBF"
+                    "a"),
+              ElementsAre("aa\xE2\x80\xBF", "a"));
+  EXPECT_THAT(split(split_by("Regex", "a\\B", "Isolated"), "aa"), ElementsAre("a", "a"));
   EXPECT_THAT(split(split_by("Regex", "^b", "Isolated"), "b\nbb"), ElementsAre("b", "\n", "b", "b"));
   EXPECT_THAT(split(split_by("Regex", "[]x]+", "Isolated"), "a]xa"), ElementsAre("a", "]x", "a"));
   for (const char* pattern : {"(", "\\h", "[a&&b]", "[a[b]]", "(?m).", "[\\W]"}) {
