@@ -261,8 +261,9 @@ TEST(Progress, StatusShowsWhatIsThere) {
   metrics.set("time/peak_percent", 45);
   EXPECT_EQ(status_text(1, 10, metrics, 10), "step 1/10  reward 0.333  mismatch 0  1234 tok/s  45% of peak  ETA 1m30s");
   MetricSet sft;
-  sft.set("loss", 1.5);
+  sft.set("sft/loss", 1.5);
   EXPECT_EQ(status_text(10, 10, sft, 10), "step 10/10  loss 1.5000");
+  EXPECT_EQ(status_text(-3, 10, sft, 0), "warm start, 3 to go  loss 1.5000");
   EXPECT_EQ(format_duration(3725), "1h02m");
   EXPECT_EQ(format_duration(59.4), "59s");
 }

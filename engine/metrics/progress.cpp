@@ -33,12 +33,15 @@ std::string format_duration(double seconds) {
 
 std::string status_text(std::int64_t step, std::int64_t total, const MetricSet& metrics, double seconds_per_step) {
   std::string text = total > 0 ? fmt::format("step {}/{}", step, total) : fmt::format("step {}", step);
+  if (step < 0) text = fmt::format("warm start, {} to go", -step);
   const auto add = [&](const char* key, const char* format) {
     if (metrics.find(key) == nullptr) return false;
     text += "  " + fmt::format(fmt::runtime(format), metrics.value(key));
     return true;
   };
-  if (!add("reward/mean", "reward {:.3f}")) add("loss", "loss {:.4f}");
+  add("reward/mean", "reward {:.3f}");
+  add("sft/loss", "loss {:.4f}");
+  add("warm_start/loss", "loss {:.4f}");
   add("mismatch/abs_logp_diff_mean", "mismatch {:.2g}");
   add("time/tokens_per_s", "{:.0f} tok/s");
   add("time/peak_percent", "{:.0f}% of peak");

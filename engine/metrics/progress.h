@@ -12,7 +12,7 @@ namespace plumb {
 std::string format_duration(double seconds);
 
 /// "step 12/100  reward 0.523  mismatch 0  1234 tok/s  45% of peak  ETA 1m20s": what is in the metrics, no more.
-/// seconds_per_step <= 0: no ETA.
+/// Steps below 0 are those of a warm start. seconds_per_step <= 0: no ETA.
 std::string status_text(std::int64_t step, std::int64_t total, const MetricSet& metrics, double seconds_per_step);
 
 class Progress {

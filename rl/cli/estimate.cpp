@@ -1,0 +1,92 @@
+#include "rl/cli/estimate.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+
+#include "rl/loop/session.h"
+
+namespace plumb {
+namespace {
+
+ModelExecution model_execution(const ExecutionConfig& e) { return {.merged_matmuls = e.merged_matmuls, .recompute = e.recompute}; }
+
+bool samples(const RunConfig& c) { return c.run.algorithm == Algorithm::grpo && c.rollout.source == RolloutSource::sampler; }
+
+/// Forward passes over every trained token of a step, in units of 2 * parameters FLOPs: sampling and old log-probs 1 each, the
+/// reference 1, an update 3 (4 with recomputation).
+double passes(const RunConfig& c) {
+  const double update = c.execution.recompute ? 4 : 3;
+  if (c.run.algorithm == Algorithm::sft) return update;
+  const bool recomputed = c.grpo.old_logprobs == OldLogprobs::recompute;
+  return update * c.grpo.epochs + (samples(c) ? 1 : 0) + (recomputed ? 1 : 0) + (c.grpo.kl != KlEstimator::none ? 1 : 0);
+}
+
+}  // namespace
+
+RunEstimate estimate_run(const RunConfig& c) {
+  const auto task = make_task(c.task, c.run.seed);
+  const ModelSetup setup = set_up_model(c, *task);
+  const NumericsSetup numerics = set_up_numerics(c.numerics);
+  const SequenceLengths lengths = task_lengths(c, setup, *task);
+  const bool sft = c.run.algorithm == Algorithm::sft;
+
+  RunEstimate e;
+  e.parameters = ParameterList(setup.model).parameter_count();
+  e.longest_sequence = lengths.sequence;
+  e.answers_per_step = samples(c) ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 0;
+  const std::int64_t sequences = sft ? c.sft.batch : std::int64_t(c.rollout.prompts) * c.rollout.samples;
+  e.tokens_per_step = sequences * lengths.sequence;
+  e.updates_per_batch = sft ? 1 : std::int64_t(c.grpo.epochs) * c.grpo.mini_batches;
+  e.flops_per_step = 2.0 * double(e.parameters) * double(e.tokens_per_step) * passes(c);
+
+  e.trainer_bytes = Trainer::memory_bytes(setup.model, numerics.update, c.execution, sft ? c.sft.optimizer : c.optimizer, lengths.sequence);
+  const std::int64_t answers = std::max<std::int64_t>(e.answers_per_step, std::int64_t(c.eval.problems) * c.eval.k);
+  if (answers > 0) {
+    SamplerOptions options;
+    options.max_sequences = int(std::min<std::int64_t>(c.execution.sampler_sequences, answers));
+    options.prefill_tokens = c.execution.prefill_tokens;
+    options.max_positions = lengths.sequence;
+    options.kv_positions = options.max_sequences * lengths.sequence;
+    e.sampler_bytes = Sampler::memory_bytes(setup.model, numerics.rollout, model_execution(c.execution), options);
+  }
+  if (!sft && c.grpo.kl != KlEstimator::none) {
+    e.reference_bytes = Scorer::memory_bytes(setup.model, numerics.reference, c.execution, lengths.sequence) +
+                        Weights::memory_bytes(setup.model, numerics.reference.compute) +
+                        std::size_t(ParameterList(setup.model).flat_size()) * sizeof(float);
+  }
+  if (numerics.rollout.compute != numerics.update.compute) e.weights_bytes = Weights::memory_bytes(setup.model, numerics.rollout.compute);
+  return e;
+}
+
+std::string describe(const RunEstimate& e) {
+  std::string text = fmt::format("parameters {}, longest sequence {} tokens\n", e.parameters, e.longest_sequence);
+  if (e.answers_per_step > 0) text += fmt::format("answers per step {}, ", e.answers_per_step);
+  text += fmt::format("at most {} tokens per step, {} update{} per batch, at most {:.3g} GFLOP per step\n", e.tokens_per_step,
+                      e.updates_per_batch, e.updates_per_batch == 1 ? "" : "s", e.flops_per_step / 1e9);
+  text += fmt::format("memory {}: trainer {}", format_bytes(double(e.total_bytes())), format_bytes(double(e.trainer_bytes)));
+  if (e.sampler_bytes > 0) text += ", sampler " + format_bytes(double(e.sampler_bytes));
+  if (e.reference_bytes > 0) text += ", reference " + format_bytes(double(e.reference_bytes));
+  if (e.weights_bytes > 0) text += ", second weights " + format_bytes(double(e.weights_bytes));
+  return text + "\n";
+}
+
+std::string format_bytes(double bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+std::size_t peak_resident_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return std::size_t(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace plumb

@@ -1,0 +1,34 @@
+// What a configuration amounts to, before anything large is allocated: sizes, work per step, memory.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "rl/run_config.h"
+
+namespace plumb {
+
+struct RunEstimate {
+  std::int64_t parameters = 0;
+  std::int64_t longest_sequence = 0;  // tokens, of the task's prompts and answers
+  std::int64_t answers_per_step = 0;  // 0: nothing is sampled
+  std::int64_t tokens_per_step = 0;   // at most: prompts and answers that a step trains on
+  std::int64_t updates_per_batch = 1;
+  double flops_per_step = 0;  // matmuls of sampling, scoring and training, at the most tokens
+  std::size_t trainer_bytes = 0;
+  std::size_t sampler_bytes = 0;
+  std::size_t reference_bytes = 0;
+  std::size_t weights_bytes = 0;  // a second copy of the weights, when the sides' storage differs
+  std::size_t total_bytes() const { return trainer_bytes + sampler_bytes + reference_bytes + weights_bytes; }
+};
+
+/// Throws UsageError when the configuration cannot run (window, micro batch, tokenizer, unknown task ...).
+RunEstimate estimate_run(const RunConfig&);
+/// A few lines for people.
+std::string describe(const RunEstimate&);
+
+/// "1.5 GiB", "512 KiB".
+std::string format_bytes(double bytes);
+/// Most memory this process has had resident, in bytes.
+std::size_t peak_resident_bytes();
+
+}  // namespace plumb

@@ -1,0 +1,3 @@
+#include "rl/cli/commands.h"
+
+int main(int argc, char** argv) { return plumb::run_command_line(argc, argv); }

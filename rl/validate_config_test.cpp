@@ -1,0 +1,74 @@
+#include "rl/validate_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "engine/config/config.h"
+#include "kernels/core/error.h"
+
+namespace plumb {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string error_of(const std::vector<std::string>& sets) {
+  try {
+    validate(parse_config<RunConfig>("model: {config: addition-167k}\n", "f.yaml", sets));
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ValidateConfig, DefaultsAreFine) {
+  EXPECT_EQ(error_of({}), "no error");
+  EXPECT_EQ(error_of({"run.algorithm=sft", "sft.steps=5"}), "no error");
+}
+
+TEST(ValidateConfig, GroupsNeedTwo) {
+  // cases.md 13
+  EXPECT_THAT(error_of({"rollout.samples=1"}), AllOf(HasSubstr("run.algorithm"), HasSubstr("rollout.samples")));
+}
+
+TEST(ValidateConfig, ImpossibleCombinationsNameBothKeys) {
+  const std::vector<std::pair<std::vector<std::string>, std::pair<const char*, const char*>>> cases = {
+      {{"optimizer.schedule.kind=cosine"}, {"optimizer.schedule.kind", "optimizer.schedule.total_steps"}},
+      {{"optimizer.schedule.kind=linear"}, {"optimizer.schedule.kind", "optimizer.schedule.total_steps"}},
+      {{"optimizer.schedule={kind: cosine, warmup_steps: 9, total_steps: 9}"}, {"warmup_steps", "total_steps"}},
+      {{"sampling.temperature=0"}, {"sampling.temperature", "run.algorithm"}},
+      {{"rollout.prompts=10", "grpo.mini_batches=4"}, {"grpo.mini_batches", "rollout.prompts"}},
+      {{"rollout.source=recorded"}, {"rollout.source", "rollout.file"}},
+      {{"rollout.file=x.jsonl"}, {"rollout.source", "rollout.file"}},
+      {{"grpo.kl_coef=0.1"}, {"grpo.kl_coef", "grpo.kl"}},
+      {{"grpo.constant_length=5"}, {"grpo.constant_length", "grpo.aggregation"}},
+      {{"execution.micro_batch_tokens=32", "sampling.max_new_tokens=32"}, {"execution.micro_batch_tokens", "sampling.max_new_tokens"}},
+      {{"model.path=/tmp"}, {"model.path", "model.config"}},
+      {{"model.config="}, {"model.path", "model.config"}},
+      {{"checkpoint.keep_best=eval/greedy"}, {"checkpoint.keep_best", "eval.every"}},
+      {{"eval.k=4", "eval.temperature=0"}, {"eval.k", "eval.temperature"}},
+      {{"task.held_out_file=/dev/null"}, {"task.held_out_file", "task."}},
+      {{"sft.steps=3"}, {"sft.steps", "warm_start.steps"}},
+  };
+  for (const auto& [sets, keys] : cases) EXPECT_THAT(error_of(sets), AllOf(HasSubstr(keys.first), HasSubstr(keys.second))) << sets[0];
+}
+
+TEST(ValidateConfig, ValuesOutOfRangeAreRefused) {
+  for (const char* set :
+       {"run.steps=-1", "optimizer.lr=-1", "optimizer.beta1=1", "optimizer.eps=0", "sampling.top_p=0", "sampling.top_p=1.5",
+        "sampling.max_new_tokens=0", "grpo.dual_clip=0.5", "grpo.clip_low=2", "grpo.epochs=0", "checkpoint.keep=0", "execution.threads=-1",
+        "sampling.stop=['']", "task.digits=0", "task.train_file=/no/such/file", "model.tokenizer=/no/such"}) {
+    const std::string key(set, std::strchr(set, '=') - set);
+    EXPECT_THAT(error_of({set}), HasSubstr(key)) << set;
+  }
+}
+
+TEST(ValidateConfig, UnknownPresetsSuggestTheNearest) {
+  EXPECT_THAT(error_of({"numerics.rollout=fuesd"}), AllOf(HasSubstr("numerics.rollout"), HasSubstr("did you mean 'fused'?")));
+  EXPECT_THAT(error_of({"numerics.update=hf_eagr"}), AllOf(HasSubstr("numerics.update"), HasSubstr("hf_eager")));
+}
+
+}  // namespace
+}  // namespace plumb
