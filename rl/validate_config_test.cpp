@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "engine/config/config.h"
+#include "engine/config/model_yaml.h"
 #include "kernels/core/error.h"
+#include "tests/paths.h"
 
 namespace plumb {
 namespace {
@@ -26,6 +29,18 @@ std::string error_of(const std::vector<std::string>& sets) {
 TEST(ValidateConfig, DefaultsAreFine) {
   EXPECT_EQ(error_of({}), "no error");
   EXPECT_EQ(error_of({"run.algorithm=sft", "sft.steps=5"}), "no error");
+}
+
+TEST(ValidateConfig, EveryShippedRunLoadsAndIsFine) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(test::source_dir) + "/configs/runs")) {
+    const auto config = load_config<RunConfig>(entry.path());
+    EXPECT_NO_THROW(validate(config)) << entry.path();
+    const std::string shape = config.model.config;
+    EXPECT_NO_THROW(shape.empty() ? ModelConfig{} : read_model_yaml(std::string(test::source_dir) + "/configs/models/" + shape + ".yaml"));
+    ++files;
+  }
+  EXPECT_GE(files, 1);
 }
 
 TEST(ValidateConfig, GroupsNeedTwo) {

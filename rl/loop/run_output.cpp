@@ -79,7 +79,13 @@ std::optional<CheckpointReader> RunOutput::newest_checkpoint(const std::set<std:
   const CheckpointStore::Found found = checkpoints_->newest(skip);
   for (const std::string& line : found.refused) message(line);
   if (!found.path) return std::nullopt;
-  return CheckpointReader(*found.path, skip);
+  CheckpointReader reader(*found.path, skip);
+  if (const int version = reader.manifest().arithmetic_version; version != kArithmeticVersion) {
+    message(fmt::format(
+        "{} was written by a release that computes other bits (arithmetic version {}, here {}): the run goes on, but not bit for bit",
+        reader.path().filename().string(), version, kArithmeticVersion));
+  }
+  return reader;
 }
 
 void RunOutput::continue_after(std::int64_t step) { log_->truncate_after(step); }
