@@ -41,7 +41,7 @@ struct GeneratedSample {
 struct SamplerOptions {
   int max_sequences = 256;             // decoded together at most
   std::int64_t prefill_tokens = 2048;  // prompt rows of one forward at most; a longer prompt is computed in chunks
-  std::int64_t kv_positions = 0;       // capacity of the cache
+  std::int64_t kv_positions = 0;       // capacity of the cache; 0: max_sequences * max_positions. A full cache makes requests wait
   std::int64_t max_positions = 0;      // longest prompt + answer
   std::vector<std::int32_t> eos_ids;
   /// Makes the stop-string matcher of one sample: fed its token ids in order, true ends it. Null: no stop strings.
@@ -54,8 +54,9 @@ class Sampler {
   ~Sampler();
 
   /// Results in the order of the requests, samples of a request together: out[i][s]. Throws Error when a prompt with its
-  /// answer does not fit max_positions or the cache. `progress(done_samples, total_samples, tokens)` may be null; when it
-  /// returns false the generation stops, interrupted() is true and the results are incomplete.
+  /// answer does not fit max_positions or the cache. `progress(done_samples, total_samples, tokens)` may be null, is called
+  /// after every decode step; when it returns false before the end, generation stops, interrupted() is true and the results
+  /// are incomplete.
   std::vector<std::vector<GeneratedSample>> generate(
       Context&, const Weights&, std::span<const GenerationRequest>,
       const std::function<bool(std::int64_t, std::int64_t, std::int64_t)>& progress = nullptr);
