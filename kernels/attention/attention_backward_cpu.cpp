@@ -63,14 +63,18 @@ struct Queries {
 
 template <class T>
 void pack_keys(Work& w) {
-  auto rows_of = [&](ConstMat m) { return KvRows{.own = m.row_bytes(w.unit.sequence->first_row), .stride = m.stride}; };
-  const KvRows k = rows_of(w.a.k);
-  const KvRows v = rows_of(w.a.v);
   for (std::int64_t first = 0; first < w.keys; first += 16) {
-    pack_columns<T>(k, w.kv_col(), first, w.length, w.head_dim(), w.k_columns + first * w.head_dim());
-    pack_columns<T>(v, w.kv_col(), first, w.length, w.head_dim(), w.v_columns + first * w.head_dim());
+    const std::int64_t count = std::min<std::int64_t>(16, w.length - first);
+    const T* k[16];
+    const T* v[16];
+    for (std::int64_t i = 0; i < count; ++i) {
+      k[i] = w.a.k.row<T>(w.row(first + i)) + w.kv_col();
+      v[i] = w.a.v.row<T>(w.row(first + i)) + w.kv_col();
+    }
+    pack_columns(k, count, w.head_dim(), w.k_columns + first * w.head_dim());
+    pack_columns(v, count, w.head_dim(), w.v_columns + first * w.head_dim());
+    pack_rows(k, count, w.head_dim(), w.keys * 16, w.k_rows + first * 16);
   }
-  pack_rows<T>(k, w.kv_col(), 0, w.length, w.head_dim(), w.keys, w.k_rows);
   for (std::int64_t d = 0; d < w.width; d += 16) std::fill_n(w.k_rows + d * w.keys + w.length * 16, (w.keys - w.length) * 16, 0.0f);
 }
 

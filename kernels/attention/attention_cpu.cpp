@@ -53,23 +53,32 @@ struct Block {
   float* row_sum = nullptr;  // (kv_count*rows)
 
   std::int64_t all_rows() const { return unit.kv_count * rows; }
-  std::int64_t position(std::int64_t row) const { return first_pos + row % rows / plan.group; }
-  std::int64_t head(std::int64_t row) const { return (unit.kv_first + row / rows) * plan.group + row % plan.group; }
-  std::int64_t q_row(std::int64_t row) const { return unit.sequence->first_row + unit.first + row % rows / plan.group; }
+  /// Absolute position of a row of one kv head.
+  std::int64_t position(std::int64_t row) const { return first_pos + row / plan.group; }
   std::int64_t kv_offset(std::int64_t h) const { return (unit.kv_first + h) * a.head_dim; }
 };
 
+/// f(row of the block, its position within the unit, its query head) for all rows in order.
+template <class F>
+void for_each_row(const Block& b, F&& f) {
+  std::int64_t row = 0;
+  for (std::int64_t h = 0; h < b.unit.kv_count; ++h)
+    for (std::int64_t t = 0; t < b.unit.count; ++t)
+      for (std::int64_t g = 0; g < b.plan.group; ++g) f(row++, t, (b.unit.kv_first + h) * b.plan.group + g);
+}
+
 void load_queries(Block& b) {
   const float scale = b.scale_query ? attention_scale(b.a.head_dim) : 1.0f;
-  for (std::int64_t r = 0; r < b.all_rows(); ++r) {
+  const std::int64_t first_row = b.unit.sequence->first_row + b.unit.first;
+  for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t head) {
     float* q = b.q + r * b.plan.width;
-    load_row(b.a.q, b.q_row(r), b.head(r) * b.a.head_dim, b.a.head_dim, q);
+    load_row(b.a.q, first_row + t, head * b.a.head_dim, b.a.head_dim, q);
     if (b.scale_query)
       for (std::int64_t d = 0; d < b.a.head_dim; ++d) q[d] *= scale;
     std::fill_n(b.o + r * b.plan.width, b.plan.width, 0.0f);
     b.row_max[r] = -std::numeric_limits<float>::infinity();
     b.row_sum[r] = 0;
-  }
+  });
 }
 
 /// Prefetches what comes after 16 rows at `first` of a block: the same rows of the next block, or of the values after the keys.
@@ -77,14 +86,16 @@ template <class T>
 void prefetch_next(const Block& b, std::int64_t h, std::int64_t first, std::int64_t tile, std::int64_t tile_end, bool keys) {
   const KvRows& k = b.unit.sequence->k;
   const KvRows& v = b.unit.sequence->v;
-  const std::int64_t next = first + kKeyBlock;
-  const KvRows* rows = keys ? &k : &v;
-  std::int64_t from = next;
-  if (next >= tile_end) {
-    rows = keys ? &v : &k;
+  const KvRows* next = keys ? &k : &v;
+  std::int64_t from = first + kKeyBlock;
+  if (from >= tile_end) {
+    next = keys ? &v : &k;
     from = (keys ? tile : tile_end) + (first - tile) % kKeyBlock;
   }
-  prefetch_rows<T>(*rows, b.kv_offset(h), from, std::clamp<std::int64_t>(b.end - from, 0, 16), b.a.head_dim);
+  const std::int64_t count = std::clamp<std::int64_t>(b.end - from, 0, 16);
+  const T* rows[16];
+  list_rows<T>(*next, b.kv_offset(h), from, count, rows);
+  prefetch_rows(rows, count, b.a.head_dim);
 }
 
 /// Scores of one kv head's rows with the packed keys [key, block_end).
@@ -115,7 +126,10 @@ void dot_keys(Block& b, std::int64_t tile, std::int64_t tile_end) {
     for (std::int64_t h = 0; h < b.unit.kv_count; ++h) {
       for (std::int64_t first = key; first < block_end; first += 16) {
         prefetch_next<T>(b, h, first, tile, tile_end, true);
-        pack_columns<T>(b.unit.sequence->k, b.kv_offset(h), first, b.end, b.a.head_dim, b.panels + (first - key) * b.a.head_dim);
+        const std::int64_t count = std::min<std::int64_t>(16, block_end - first);
+        const T* rows[16];
+        list_rows<T>(b.unit.sequence->k, b.kv_offset(h), first, count, rows);
+        pack_columns(rows, count, b.a.head_dim, b.panels + (first - key) * b.a.head_dim);
       }
       dot_block(b, h, tile, key, block_end);
     }
@@ -125,9 +139,9 @@ void dot_keys(Block& b, std::int64_t tile, std::int64_t tile_end) {
 /// Scores to probabilities of the tile in place; the running maximum, sum and output move to the new maximum.
 void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
   const float scale = b.scale_query ? 1.0f : attention_scale(b.a.head_dim);
-  for (std::int64_t r = 0; r < b.all_rows(); ++r) {
-    const std::int64_t n = std::min(tile_end, b.position(r) + 1) - tile;
-    if (n <= 0) continue;
+  for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t) {
+    const std::int64_t n = std::min(tile_end, b.first_pos + t + 1) - tile;
+    if (n <= 0) return;
     float* s = b.scores + r * b.score_stride;
     const float old_max = b.row_max[r];
     const float new_max = max(scale_row(b.sites, s, n, scale), old_max);
@@ -142,19 +156,20 @@ void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
     b.row_max[r] = new_max;
     b.row_sum[r] = tile_sum;
     if (b.normalised) with_flag(b.sites.rounded(Site::attn_probs), [&](auto round) { normalise_row<round()>(s, n, tile_sum); });
-  }
+  });
 }
 
-/// Continues the chains of one row over n more keys, an odd last key paired with a zero.
-void add_last_keys(std::int64_t n, std::int64_t panels, Chains t) {
-  t.n = n & ~std::int64_t(1);
-  chain_rows(1, panels, t);
-  if (n % 2 == 0) return;
-  const F32x16 p(t.a[n - 1]);
+/// Continues the chains of one row over n more keys, few, an odd last one paired with a zero.
+void add_last_keys(std::int64_t n, std::int64_t panels, const Chains& t) {
+  const F32x16 zero(0.0f);
   for (std::int64_t d = 0; d < panels; ++d) {
-    float* o = t.c + d * 16;
-    const F32x16 padded = fma(F32x16(0.0f), F32x16(0.0f), load16(o));
-    store16(o, fma(p, load16(t.b + d * t.b_panel + (n - 1) * t.b_k), padded));
+    const float* v = t.b + d * t.b_panel;
+    F32x16 o = load16(t.c + d * 16);
+    for (std::int64_t k = 0; k < n; k += 2) {
+      o = k + 1 < n ? fma(F32x16(t.a[k + 1]), load16(v + (k + 1) * t.b_k), o) : fma(zero, zero, o);
+      o = fma(F32x16(t.a[k]), load16(v + k * t.b_k), o);
+    }
+    store16(t.c + d * 16, o);
   }
 }
 
@@ -186,16 +201,38 @@ void add_block(Block& b, std::int64_t h, std::int64_t tile, std::int64_t key, st
   }
 }
 
+/// The same straight from the stored values, for the rows of a single position.
+template <class T>
+void add_stored(Block& b, std::int64_t h, const T* const* rows, std::int64_t n, const float* p) {
+  const std::int64_t width = b.plan.width;
+  const std::int64_t stride = b.score_stride;
+  float* o = b.o + h * b.rows * width;
+  std::int64_t r = 0;
+  for (; r + 2 <= b.rows; r += 2) {
+    std::int64_t d = 0;
+    for (; d + 32 <= width; d += 32) add_rows<T, 2, 2>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+    if (d < width) add_rows<T, 2, 1>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+  }
+  if (r == b.rows) return;
+  std::int64_t d = 0;
+  for (; d + 64 <= width; d += 64) add_rows<T, 1, 4>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+  for (; d < width; d += 16) add_rows<T, 1, 1>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+}
+
 template <class T>
 void add_values(Block& b, std::int64_t tile, std::int64_t tile_end) {
+  const bool stored = b.unit.count == 1 && b.a.head_dim == b.plan.width;
+  const T* rows[kKeyBlock];
   for (std::int64_t key = tile; key < tile_end; key += kKeyBlock) {
     const std::int64_t block_end = std::min(key + kKeyBlock, tile_end);
     for (std::int64_t h = 0; h < b.unit.kv_count; ++h) {
-      for (std::int64_t first = key; first < block_end; first += 16) {
-        prefetch_next<T>(b, h, first, tile, tile_end, false);
-        pack_rows<T>(b.unit.sequence->v, b.kv_offset(h), first, std::min<std::int64_t>(16, block_end - first), b.a.head_dim, kKeyBlock,
-                     b.panels + (first - key) * 16);
+      list_rows<T>(b.unit.sequence->v, b.kv_offset(h), key, block_end - key, rows);
+      for (std::int64_t first = key; first < block_end; first += 16) prefetch_next<T>(b, h, first, tile, tile_end, false);
+      if (stored) {
+        add_stored<T>(b, h, rows, block_end - key, b.scores + h * b.rows * b.score_stride + (key - tile));
+        continue;
       }
+      pack_rows(rows, block_end - key, b.a.head_dim, kKeyBlock * 16, b.panels);
       add_block(b, h, tile, key, block_end);
     }
   }
@@ -203,15 +240,16 @@ void add_values(Block& b, std::int64_t tile, std::int64_t tile_end) {
 
 void store_outputs(Block& b) {
   const bool round = b.sites.rounded(Site::attn_out);
-  for (std::int64_t r = 0; r < b.all_rows(); ++r) {
+  const std::int64_t first_row = b.unit.sequence->first_row + b.unit.first;
+  for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t head) {
     float* o = b.o + r * b.plan.width;
     const F32x16 factor(b.normalised ? 1.0f : 1.0f / b.row_sum[r]);
     for (std::int64_t d = 0; d < b.plan.width; d += 16) store16(o + d, round_if(round, load16(o + d) * factor));
-    store_row(b.a.out, b.q_row(r), b.head(r) * b.a.head_dim, b.a.head_dim, o);
-    if (b.a.row_max == nullptr) continue;
-    b.a.row_max[b.q_row(r) * b.a.heads + b.head(r)] = b.row_max[r];
-    b.a.row_sum[b.q_row(r) * b.a.heads + b.head(r)] = b.row_sum[r];
-  }
+    store_row(b.a.out, first_row + t, head * b.a.head_dim, b.a.head_dim, o);
+    if (b.a.row_max == nullptr) return;
+    b.a.row_max[(first_row + t) * b.a.heads + head] = b.row_max[r];
+    b.a.row_sum[(first_row + t) * b.a.heads + head] = b.row_sum[r];
+  });
 }
 
 template <class T>

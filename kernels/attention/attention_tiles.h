@@ -13,14 +13,6 @@ namespace plumb::attention_detail {
 
 inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-/// The row of `position` for one kv head whose elements start `offset` elements into a row.
-template <class T>
-const T* kv_row(const KvRows& rows, std::int64_t position, std::int64_t offset) {
-  const bool in_prefix = position < rows.prefix_len;
-  const T* base = static_cast<const T*>(in_prefix ? rows.prefix : rows.own);
-  return base + (in_prefix ? position : position - rows.prefix_len) * rows.stride + offset;
-}
-
 /// Operands of a product of chains: c(i, 16 p + j) = chain over k = 1, 0, 3, 2, ... of a(i, k) * b(p, k)[j], j = 0..15.
 /// Strides are in elements; n, the length of the chains, is even. carry continues the chains in c, else they start at +0.
 struct Chains {
@@ -136,20 +128,38 @@ inline void transpose_dims(const BF16* const* rows, std::int64_t d, float* out) 
   }
 }
 
-/// Keys [first, first + 16) of one kv head, transposed: panel[d * 16 + key]. Keys from `end` on are zeros.
+/// Sixteen keys transposed: panel[d * 16 + key]; keys from `count` (0..16) on are zeros.
 template <class T>
-void pack_columns(const KvRows& kv, std::int64_t offset, std::int64_t first, std::int64_t end, std::int64_t head_dim, float* panel) {
-  for (int half = 0; half < 2; ++half) {
-    const std::int64_t key = first + half * 8;
-    const std::int64_t count = std::min<std::int64_t>(8, end - key);
-    const T* rows[8];
-    for (std::int64_t i = 0; i < count; ++i) rows[i] = kv_row<T>(kv, key + i, offset);
+void pack_columns(const T* const* rows, std::int64_t count, std::int64_t head_dim, float* panel) {
+  for (int half = 0; half < 2; ++half, rows += 8, count -= 8) {
     std::int64_t d = 0;
     constexpr std::int64_t kDims = 32 / sizeof(T);
-    if (count == 8)
+    if (count >= 8)
       for (; d + kDims <= head_dim; d += kDims) transpose_dims(rows, d, panel + half * 8);
     for (; d < head_dim; ++d)
       for (std::int64_t i = 0; i < 8; ++i) panel[d * 16 + half * 8 + i] = i < count ? to_float(rows[i][d]) : 0.0f;
+  }
+}
+
+/// Rows into panels of 16 dims: panels[(d / 16) * panel_stride + row * 16 + d % 16]; the rest of the last panel is 0.
+template <class T>
+void pack_rows(const T* const* rows, std::int64_t count, std::int64_t head_dim, std::int64_t panel_stride, float* panels) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    float* out = panels + i * 16;
+    std::int64_t d = 0;
+    for (; d + 16 <= head_dim; d += 16, out += panel_stride) store16(out, load16(rows[i] + d));
+    if (d < head_dim) store16(out, load_part(rows[i] + d, int(head_dim - d)));
+  }
+}
+
+/// out[i] = the row of position first + i of one kv head whose elements start `offset` elements into a row.
+template <class T>
+void list_rows(const KvRows& kv, std::int64_t offset, std::int64_t first, std::int64_t count, const T** out) {
+  const T* prefix = static_cast<const T*>(kv.prefix);
+  const T* own = static_cast<const T*>(kv.own);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t position = first + i;
+    out[i] = (position < kv.prefix_len ? prefix + position * kv.stride : own + (position - kv.prefix_len) * kv.stride) + offset;
   }
 }
 
@@ -157,30 +167,101 @@ void pack_columns(const KvRows& kv, std::int64_t offset, std::int64_t first, std
 /// it, hence asm.
 inline void prefetch(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
 
-/// Asks for the rows [first, first + count) of one kv head ahead of their use: rows lie far apart, which no hardware
-/// prefetcher foresees.
+/// Asks for rows ahead of their use: they lie far apart, which no hardware prefetcher foresees.
 template <class T>
-void prefetch_rows(const KvRows& kv, std::int64_t offset, std::int64_t first, std::int64_t count, std::int64_t head_dim) {
+void prefetch_rows(const T* const* rows, std::int64_t count, std::int64_t head_dim) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const T* row = kv_row<T>(kv, first + i, offset);
-    for (std::int64_t d = 0; d < head_dim; d += kLine) prefetch(row + d);
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t d = 0; d < head_dim; d += kLine) prefetch(rows[i] + d);
+}
+
+/// Sixteen values in two registers, in the order in which they are cheapest to widen: BF16 as even and odd elements.
+inline void load_pair(const float* p, __m256& a, __m256& b) {
+  a = _mm256_loadu_ps(p);
+  b = _mm256_loadu_ps(p + 8);
+}
+inline void load_pair(const BF16* p, __m256& a, __m256& b) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  a = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+  b = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int(0xFFFF0000))));
+}
+/// From natural order to that of load_pair<T>, and back.
+template <class T>
+void to_pair_order(__m256& a, __m256& b) {
+  if constexpr (sizeof(T) == 2) {
+    const __m256 even = _mm256_shuffle_ps(a, b, 0x88);
+    const __m256 odd = _mm256_shuffle_ps(a, b, 0xDD);
+    a = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xD8));
+    b = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xD8));
+  }
+}
+template <class T>
+void to_natural_order(__m256& a, __m256& b) {
+  if constexpr (sizeof(T) == 2) {
+    const __m256 lo = _mm256_unpacklo_ps(a, b);
+    const __m256 hi = _mm256_unpackhi_ps(a, b);
+    a = _mm256_permute2f128_ps(lo, hi, 0x20);
+    b = _mm256_permute2f128_ps(lo, hi, 0x31);
   }
 }
 
-/// One row of head_dim elements into panels of 16 dims: panels[(d / 16) * panel_stride + d % 16]; the rest of the last is 0.
-template <class T>
-void spread_row(const T* row, std::int64_t head_dim, float* panels, std::int64_t panel_stride) {
-  std::int64_t d = 0;
-  for (; d + 16 <= head_dim; d += 16, panels += panel_stride) store16(panels, load16(row + d));
-  if (d < head_dim) store16(panels, load_part(row + d, int(head_dim - d)));
-}
-
-/// Positions [first, first + count) of one kv head into panels of 16 dims: panels[(d / 16) * capacity * 16 + key * 16 + d % 16].
-template <class T>
-void pack_rows(const KvRows& kv, std::int64_t offset, std::int64_t first, std::int64_t count, std::int64_t head_dim, std::int64_t capacity,
-               float* panels) {
-  for (std::int64_t i = 0; i < count; ++i) spread_row(kv_row<T>(kv, first + i, offset), head_dim, panels + i * 16, capacity * 16);
+/// o[r][0..16 P) continues the chain over n keys of p[r][key] * rows[key][0..16 P): an odd last key pairs with a zero. For
+/// few rows, where packing the values would cost more than the products.
+template <class T, int R, int P>
+[[gnu::noinline]] void add_rows(const T* const* rows, std::int64_t n, std::int64_t dim, const float* p, std::int64_t p_row, float* o,
+                                std::int64_t o_row) {
+  __m256 a[R][P];
+  __m256 b[R][P];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int d = 0; d < P; ++d) {
+      a[r][d] = _mm256_loadu_ps(o + r * o_row + 16 * d);
+      b[r][d] = _mm256_loadu_ps(o + r * o_row + 16 * d + 8);
+      to_pair_order<T>(a[r][d], b[r][d]);
+    }
+  }
+  auto step = [&](std::int64_t key) {
+    const T* v = rows[key] + dim;
+#pragma GCC unroll 8
+    for (int d = 0; d < P; ++d) {
+      __m256 x;
+      __m256 y;
+      load_pair(v + 16 * d, x, y);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const __m256 weight = _mm256_broadcast_ss(p + r * p_row + key);
+        a[r][d] = _mm256_fmadd_ps(weight, x, a[r][d]);
+        b[r][d] = _mm256_fmadd_ps(weight, y, b[r][d]);
+      }
+    }
+  };
+  std::int64_t key = 0;
+  for (; key + 2 <= n; key += 2) {
+    step(key + 1);
+    step(key);
+  }
+  if (key < n) {
+    const __m256 zero = _mm256_setzero_ps();
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int d = 0; d < P; ++d) {
+        a[r][d] = _mm256_fmadd_ps(zero, zero, a[r][d]);
+        b[r][d] = _mm256_fmadd_ps(zero, zero, b[r][d]);
+      }
+    }
+    step(key);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int d = 0; d < P; ++d) {
+      to_natural_order<T>(a[r][d], b[r][d]);
+      _mm256_storeu_ps(o + r * o_row + 16 * d, a[r][d]);
+      _mm256_storeu_ps(o + r * o_row + 16 * d + 8, b[r][d]);
+    }
+  }
 }
 
 /// out[0..n) = row as FP32.
