@@ -81,21 +81,15 @@ void load_queries(Block& b) {
   });
 }
 
-/// Prefetches what comes after 16 rows at `first` of a block: the same rows of the next block, or of the values after the keys.
+/// Brings the block of keys (or values) after the one at `key` nearer, or the other kind's where the tile turns to it.
 template <class T>
-void prefetch_next(const Block& b, std::int64_t h, std::int64_t first, std::int64_t tile, std::int64_t tile_end, bool keys) {
-  const KvRows& k = b.unit.sequence->k;
-  const KvRows& v = b.unit.sequence->v;
-  const KvRows* next = keys ? &k : &v;
-  std::int64_t from = first + kKeyBlock;
-  if (from >= tile_end) {
-    next = keys ? &v : &k;
-    from = (keys ? tile : tile_end) + (first - tile) % kKeyBlock;
-  }
-  const std::int64_t count = std::clamp<std::int64_t>(b.end - from, 0, 16);
-  const T* rows[16];
-  list_rows<T>(*next, b.kv_offset(h), from, count, rows);
-  prefetch_rows(rows, count, b.a.head_dim);
+void touch_next(const Block& b, std::int64_t key, std::int64_t tile, std::int64_t tile_end, bool keys) {
+  const bool turn = key + kKeyBlock >= tile_end;
+  const std::int64_t from = !turn ? key + kKeyBlock : keys ? tile : tile_end;
+  const std::int64_t count = std::clamp<std::int64_t>(b.end - from, 0, kKeyBlock);
+  const T* rows[kKeyBlock];
+  list_rows<T>(keys != turn ? b.unit.sequence->k : b.unit.sequence->v, b.kv_offset(0), from, count, rows);
+  touch_rows(rows, count, b.unit.kv_count * b.a.head_dim);
 }
 
 /// Scores of one kv head's rows with the packed keys [key, block_end).
@@ -123,9 +117,9 @@ template <class T>
 void dot_keys(Block& b, std::int64_t tile, std::int64_t tile_end) {
   for (std::int64_t key = tile; key < tile_end; key += kKeyBlock) {
     const std::int64_t block_end = std::min(key + kKeyBlock, tile_end);
+    touch_next<T>(b, key, tile, tile_end, true);
     for (std::int64_t h = 0; h < b.unit.kv_count; ++h) {
       for (std::int64_t first = key; first < block_end; first += 16) {
-        prefetch_next<T>(b, h, first, tile, tile_end, true);
         const std::int64_t count = std::min<std::int64_t>(16, block_end - first);
         const T* rows[16];
         list_rows<T>(b.unit.sequence->k, b.kv_offset(h), first, count, rows);
@@ -225,9 +219,9 @@ void add_values(Block& b, std::int64_t tile, std::int64_t tile_end) {
   const T* rows[kKeyBlock];
   for (std::int64_t key = tile; key < tile_end; key += kKeyBlock) {
     const std::int64_t block_end = std::min(key + kKeyBlock, tile_end);
+    touch_next<T>(b, key, tile, tile_end, false);
     for (std::int64_t h = 0; h < b.unit.kv_count; ++h) {
       list_rows<T>(b.unit.sequence->v, b.kv_offset(h), key, block_end - key, rows);
-      for (std::int64_t first = key; first < block_end; first += 16) prefetch_next<T>(b, h, first, tile, tile_end, false);
       if (stored) {
         add_stored<T>(b, h, rows, block_end - key, b.scores + h * b.rows * b.score_stride + (key - tile));
         continue;
