@@ -30,19 +30,18 @@ struct Chains {
 
 /// R rows by P panels: R * P pairs of accumulators, enough of them to hide the latency of an FMA.
 template <int R, int P>
-[[gnu::noinline]] void chain_tile(const Chains& t) {
+[[gnu::always_inline]] inline void chain_tile(const Chains& t, const float* b, float* c) {
   __m256 lo[R][P];
   __m256 hi[R][P];
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      lo[i][p] = t.carry ? _mm256_loadu_ps(t.c + i * t.c_row + 16 * p) : _mm256_setzero_ps();
-      hi[i][p] = t.carry ? _mm256_loadu_ps(t.c + i * t.c_row + 16 * p + 8) : _mm256_setzero_ps();
+      lo[i][p] = t.carry ? _mm256_loadu_ps(c + i * t.c_row + 16 * p) : _mm256_setzero_ps();
+      hi[i][p] = t.carry ? _mm256_loadu_ps(c + i * t.c_row + 16 * p + 8) : _mm256_setzero_ps();
     }
   }
   const float* a = t.a;
-  const float* b = t.b;
   for (std::int64_t k = 0; k < t.n; k += 2) {
 #pragma GCC unroll 2
     for (int half = 1; half >= 0; --half) {
@@ -65,8 +64,8 @@ template <int R, int P>
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
-      _mm256_storeu_ps(t.c + i * t.c_row + 16 * p, lo[i][p]);
-      _mm256_storeu_ps(t.c + i * t.c_row + 16 * p + 8, hi[i][p]);
+      _mm256_storeu_ps(c + i * t.c_row + 16 * p, lo[i][p]);
+      _mm256_storeu_ps(c + i * t.c_row + 16 * p + 8, hi[i][p]);
     }
   }
 }
@@ -74,9 +73,12 @@ template <int R, int P>
 inline constexpr int kTileRows = 4;
 
 template <int R, int P>
-void chain_panels(Chains t, std::int64_t panels) {
-  for (; panels >= P; panels -= P, t.b += P * t.b_panel, t.c += 16 * P) chain_tile<R, P>(t);
-  for (; panels > 0; --panels, t.b += t.b_panel, t.c += 16) chain_tile<R, 1>(t);
+[[gnu::noinline]] void chain_panels(const Chains& t, std::int64_t panels) {
+  const float* b = t.b;
+  float* c = t.c;
+  for (; panels >= P; panels -= P, b += P * t.b_panel, c += 16 * P) chain_tile<R, P>(t, b, c);
+  if constexpr (P > 1)
+    for (; panels > 0; --panels, b += t.b_panel, c += 16) chain_tile<R, 1>(t, b, c);
 }
 
 /// 1..kTileRows rows by any number of panels.
