@@ -62,9 +62,9 @@ TEST(SlowMismatch, TwoRealStacksDifferByTheKnownSize) {
     EXPECT_LT(row["mismatch/bitwise_equal_frac"].get<double>(), 0.9);
     mean += row["mismatch/abs_logp_diff_mean"].get<double>() / double(rows.size());
   }
-  // small random models: 0.009-0.012 (a tenth to three times that, for a model this small)
-  EXPECT_GT(mean, 1e-3);
-  EXPECT_LT(mean, 4e-2);
+  // 0.009-0.012 was measured between the real stacks on random models of this spread: between a third and three times that
+  EXPECT_GT(mean, 3e-3);
+  EXPECT_LT(mean, 3.6e-2);
 }
 
 }  // namespace
