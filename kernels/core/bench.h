@@ -56,7 +56,7 @@ struct Filled {
 };
 
 inline void add(const std::string& name, auto&& f) {
-  benchmark::RegisterBenchmark(name.c_str(), std::forward<decltype(f)>(f))->UseManualTime()->Unit(benchmark::kMillisecond)->MinTime(0.05);
+  benchmark::RegisterBenchmark(name.c_str(), std::forward<decltype(f)>(f))->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(9);
 }
 
 }  // namespace plumb::bench
