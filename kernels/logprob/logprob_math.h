@@ -84,6 +84,13 @@ inline F32x16 keep_lanes(F32x16 x, int n) {
   return load_part(lanes, n);
 }
 
+/// log of a row's sum: one a row, so it can be correctly rounded (in all but a vanishing share), which PyTorch's is too. A last
+/// bit here moves every probability of the row. Infinities and NaN pass through log_.
+inline float log_of_sum(float total) {
+  const bool normal = total >= std::numeric_limits<float>::min() && total <= std::numeric_limits<float>::max();
+  return normal ? float(log_double(double(total))) : log_(total);
+}
+
 struct RowStatistics {
   RowLogprob logprob;
   float entropy = 0;
@@ -103,7 +110,7 @@ RowStatistics row_statistics(const T* logits, std::int64_t vocab, const Temp& te
     if constexpr (kEntropy) weighted = fma(e, math_detail::select_less(F32x16(0.0f), e, d, F32x16(0.0f)), weighted);
   });
   const float total = fold_sum(sum);
-  s.logprob.log_sum = log_(total);
+  s.logprob.log_sum = log_of_sum(total);
   if constexpr (kEntropy) s.entropy = s.logprob.log_sum - fold_sum(weighted) / total;
   return s;
 }

@@ -53,8 +53,9 @@ inline Row forward(const std::vector<float>& logits, float temperature, Sites si
     if (e[v] > 0) lanes[v % 16] = std::fmaf(e[v], r.z[v] - top, lanes[v % 16]);
   }
   const float sum = lane_sum(e);
-  for (float z : r.z) r.logp.push_back((z - top) - log_(sum));
-  r.entropy = log_(sum) - lane_sum(std::vector<float>(lanes, lanes + 16)) / sum;
+  const float log_sum = std::isfinite(sum) ? float(std::log(double(sum))) : log_(sum);
+  for (float z : r.z) r.logp.push_back((z - top) - log_sum);
+  r.entropy = log_sum - lane_sum(std::vector<float>(lanes, lanes + 16)) / sum;
   return r;
 }
 
