@@ -2,8 +2,10 @@
 // training: the result of a query row depends on its own query, keys and values only.
 //   s = R?(R?(q.k) * scale)   (ScaleAt::scores), or (q*scale).k in FP32 (ScaleAt::query)
 //   softmax over keys 0..pos in tiles of reductions.attention_kv_tile from absolute position 0 (running maximum)
-//   normalised: P = R?(e / sum e), o = R?(P V);   flash: P = R?(e), o = R?((P V) * (1 / sum e))
-// q.k is the matmul chain over head_dim, P V the chain over keys (pairs from absolute position 0), the sum of e 16 lanes.
+//   normalised: P = R?(e * (1 / sum e)), o = R?(P V);   flash: P = R?(e), o = R?((P V) * (1 / sum e))
+// q.k is the matmul chain over head_dim, P V the chain over keys (pairs from absolute position 0, an odd last key paired
+// with a zero), the sum of e 16 lanes over the keys of a tile. Between tiles: sum = fma(sum, exp(m - m'), tile's sum), and the
+// chain of o goes on from o * exp(m - m').
 // Sites attn.scores, attn.scaled, attn.probs, attn.out.
 #pragma once
 #include <cstdint>
@@ -45,8 +47,10 @@ struct AttentionForward {
 void attention_forward(Context&, const AttentionForward&, const Numerics&, Sites);
 
 /// Training layout only: every sequence starts at position 0 and its keys are rows first_row.. of k and v.
-/// Gradients of kv heads sum over their query heads in head order. mirror: dP = R(dO V^T); softmax backward in FP32 and R;
-/// times the scale and R; dQ = R(dS K), dK, dV per query head rounded, then summed with one rounding. fused: one rounding per output.
+/// P = e * (1 / sum e) from the saved maximum and sum, dP = dO V^T, dS = (dP - D) P.
+/// fused: FP32 inside, D = <dO, O>, one rounding per output; dK and dV are chains over the queries of the group's heads in
+/// order. mirror: D = sum dP P (16 lanes); dP rounded at attn.probs, dS at attn.scaled and after the scale at attn.scores,
+/// P for dV at attn.probs; dQ, and dK and dV of each query head, rounded, the heads then summed in order with one rounding.
 struct AttentionBackward {
   ConstMat d_out;                  // (N, heads*head_dim)
   ConstMat q;                      // (N, heads*head_dim)
