@@ -135,6 +135,8 @@ TEST_F(ModelConfigTest, RefusesByName) {
   EXPECT_THAT(error_with("eos_token_id", 320), HasSubstr("eos_token_id is 320"));
   EXPECT_THAT(error_with("hidden_size", nullptr), HasSubstr("hidden_size: missing"));
   EXPECT_THAT(error_with("rms_norm_eps", 0), HasSubstr("rms_norm_eps"));
+  EXPECT_THAT(error_with("pad_token_id", -2), HasSubstr("pad_token_id is -2"));
+  EXPECT_EQ(error_with("pad_token_id", -1), "no error");
   EXPECT_EQ(error_with("sliding_window", 4096), "no error");  // Qwen's is off unless use_sliding_window says otherwise
 }
 

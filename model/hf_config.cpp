@@ -144,6 +144,12 @@ void refuse_unsupported(const Reader& in, Family family) {
   }
 }
 
+/// Old Llama configurations write -1 for none.
+std::optional<std::int32_t> optional_id(const Reader& in, const char* key) {
+  const std::int32_t id = in.integer(key, -1);
+  return id == -1 ? std::nullopt : std::optional(id);
+}
+
 void add_generation_ids(const std::filesystem::path& path, ModelConfig& config) {
   if (!std::filesystem::exists(path)) return;
   const Json json = read_json(path);
@@ -151,8 +157,8 @@ void add_generation_ids(const std::filesystem::path& path, ModelConfig& config) 
   for (std::int32_t id : in.ids("eos_token_id")) {
     if (std::find(config.eos_ids.begin(), config.eos_ids.end(), id) == config.eos_ids.end()) config.eos_ids.push_back(id);
   }
-  if (!config.bos_id && in.get("bos_token_id") != nullptr) config.bos_id = in.integer("bos_token_id");
-  if (!config.pad_id && in.get("pad_token_id") != nullptr) config.pad_id = in.integer("pad_token_id");
+  if (!config.bos_id) config.bos_id = optional_id(in, "bos_token_id");
+  if (!config.pad_id) config.pad_id = optional_id(in, "pad_token_id");
 }
 
 Json id_or_null(const std::optional<std::int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
@@ -194,8 +200,8 @@ ModelConfig read_hf_config(const std::filesystem::path& folder) {
   c.mlp_bias = c.family == Family::llama && in.boolean("mlp_bias", false);
   c.init_range = in.number("initializer_range", 0.02);
   c.eos_ids = in.ids("eos_token_id");
-  if (in.get("bos_token_id") != nullptr) c.bos_id = in.integer("bos_token_id");
-  if (in.get("pad_token_id") != nullptr) c.pad_id = in.integer("pad_token_id");
+  c.bos_id = optional_id(in, "bos_token_id");
+  c.pad_id = optional_id(in, "pad_token_id");
   add_generation_ids(folder / "generation_config.json", c);
   try {
     validate(c);

@@ -70,6 +70,7 @@ TEST_F(HfFolder, RoundTripInBothTypesSingleAndSharded) {
       const std::vector<float> values = floats(lively_parameters(c, 3));
       for (DType dtype : {DType::f32, DType::bf16}) {
         for (std::uint64_t shard : {std::uint64_t(1) << 30, std::uint64_t(20000)}) {
+          if (shard == 20000 && family != Family::qwen2) continue;  // every file is synced: keep the test quick
           save(c, dtype, shard);
           EXPECT_EQ(read_hf_config(folder_), c);
           const std::vector<float> got = floats(load(c));
