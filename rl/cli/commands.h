@@ -18,6 +18,7 @@ Command add_sample_command(CLI::App&);
 Command add_score_command(CLI::App&);
 Command add_config_command(CLI::App&);
 Command add_inspect_command(CLI::App&);
+Command add_bench_command(CLI::App&);
 
 /// The --set option, the same everywhere.
 void add_set_option(CLI::App&, std::vector<std::string>& assignments);
