@@ -110,19 +110,23 @@ inline void transpose8(__m256 (&r)[8]) {
   }
 }
 
-/// 32 bytes of eight rows, transposed: out[d * 16 + row].
-inline void transpose_dims(const float* const* rows, std::int64_t d, float* out) {
+/// 32 bytes of eight rows, those from `count` on zeros, transposed: out[d * 16 + row].
+[[gnu::always_inline]] inline void transpose_dims(const float* const* rows, std::int64_t count, std::int64_t d, float* out) {
   __m256 r[8];
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(rows[i] + d);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = i < count ? _mm256_loadu_ps(rows[i] + d) : _mm256_setzero_ps();
   transpose8(r);
+#pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) _mm256_storeu_ps(out + (d + i) * 16, r[i]);
 }
 /// Sixteen dims: as pairs of BF16 in one 32-bit element, so that a pair moves at the price of one.
-inline void transpose_dims(const BF16* const* rows, std::int64_t d, float* out) {
+[[gnu::always_inline]] inline void transpose_dims(const BF16* const* rows, std::int64_t count, std::int64_t d, float* out) {
   __m256 r[8];
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i] + d));
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = i < count ? _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i] + d)) : _mm256_setzero_ps();
   transpose8(r);
   const __m256i odd = _mm256_set1_epi32(int(0xFFFF0000));
+#pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     const __m256i pair = _mm256_castps_si256(r[i]);
     _mm256_storeu_ps(out + (d + 2 * i) * 16, _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)));
@@ -133,13 +137,16 @@ inline void transpose_dims(const BF16* const* rows, std::int64_t d, float* out) 
 /// Sixteen keys transposed: panel[d * 16 + key]; keys from `count` (0..16) on are zeros.
 template <class T>
 void pack_columns(const T* const* rows, std::int64_t count, std::int64_t head_dim, float* panel) {
-  for (int half = 0; half < 2; ++half, rows += 8, count -= 8) {
+  constexpr std::int64_t kDims = 32 / sizeof(T);
+  for (int half = 0; half < 2; ++half, rows += 8, count -= 8, panel += 8) {
+    if (count <= 0) {
+      for (std::int64_t d = 0; d < head_dim; ++d) _mm256_storeu_ps(panel + d * 16, _mm256_setzero_ps());
+      continue;
+    }
     std::int64_t d = 0;
-    constexpr std::int64_t kDims = 32 / sizeof(T);
-    if (count >= 8)
-      for (; d + kDims <= head_dim; d += kDims) transpose_dims(rows, d, panel + half * 8);
+    for (; d + kDims <= head_dim; d += kDims) transpose_dims(rows, count, d, panel);
     for (; d < head_dim; ++d)
-      for (std::int64_t i = 0; i < 8; ++i) panel[d * 16 + half * 8 + i] = i < count ? to_float(rows[i][d]) : 0.0f;
+      for (std::int64_t i = 0; i < 8; ++i) panel[d * 16 + i] = i < count ? to_float(rows[i][d]) : 0.0f;
   }
 }
 
