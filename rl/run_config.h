@@ -50,7 +50,8 @@ void visit(V& v, TaskConfig& c) {
   v.field("min_terms", c.min_terms, "digit_completion: fewest numbers to continue with");
   v.field("max_terms", c.max_terms, "digit_completion: most numbers to continue with");
   v.field("per_token_reward", c.per_token_reward, "digit_completion: reward each leading right token where it stands");
-  v.field("train_file", c.train_file, "read problems from this JSONL ({prompt, answer}; without answer it is worked out) instead of generating them");
+  v.field("train_file", c.train_file,
+          "read problems from this JSONL ({prompt, answer}; without answer it is worked out) instead of generating them");
   v.field("held_out_file", c.held_out_file, "held-out problems; set together with train_file");
 }
 
@@ -60,6 +61,7 @@ struct SftConfig {
   int batch = 64;
   std::string data;
   bool shuffle = true;
+  double stop_reward = 0;
   OptimizerConfig optimizer;
 };
 template <class V>
@@ -68,6 +70,9 @@ void visit(V& v, SftConfig& c) {
   v.field("batch", c.batch, "sequences per step");
   v.field("data", c.data, "JSONL with {prompt, response}, {text} or {ids, prompt_len} lines; empty: problems and answers of the task");
   v.field("shuffle", c.shuffle, "a new permutation each epoch; false: file order");
+  v.field(
+      "stop_reward", c.stop_reward,
+      "the warm start ends early when answers sampled to problems not yet seen reach this mean reward (looked at every 5 steps); 0: never");
   v.section("optimizer", c.optimizer, "optimizer of this phase");
 }
 

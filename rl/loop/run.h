@@ -53,7 +53,9 @@ class TrainingRun {
   RunState state;
 
   const Weights& rollout_weights() const { return rollout_weights_->get(); }
-  bool warm_start_left() const { return config.run.algorithm != Algorithm::sft && state.warm_start_steps < config.warm_start.steps; }
+  bool warm_start_left() const {
+    return config.run.algorithm != Algorithm::sft && !state.warm_start_done && state.warm_start_steps < config.warm_start.steps;
+  }
 
  private:
   bool evaluates() const;

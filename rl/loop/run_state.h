@@ -8,6 +8,7 @@ namespace plumb {
 
 struct RunState {
   std::int64_t warm_start_steps = 0;   // done
+  bool warm_start_done = false;        // it reached its reward before its steps were over
   std::int64_t steps = 0;              // of the algorithm, done
   std::uint64_t problems = 0;          // train problems drawn so far: the position in the task's stream
   std::uint64_t examples = 0;          // of the SFT data, drawn so far
@@ -17,6 +18,7 @@ struct RunState {
 template <class V>
 void visit_state(V& v, RunState& s) {
   v.value("warm_start_steps", s.warm_start_steps);
+  v.value("warm_start_done", s.warm_start_done);
   v.value("steps", s.steps);
   v.value("problems", s.problems);
   v.value("examples", s.examples);

@@ -9,6 +9,8 @@ namespace plumb {
 namespace {
 
 constexpr int kInterrupted = 130;
+constexpr int kStopInterval = 5;
+constexpr int kStopProblems = 128;
 
 /// One step and its line of metrics, names prefixed.
 MetricSet logged_step(TrainingRun& run, const SftConfig& config, std::int64_t number, const std::string& prefix) {
@@ -31,6 +33,30 @@ MetricSet logged_step(TrainingRun& run, const SftConfig& config, std::int64_t nu
   m.set("time/total", seconds);
   run.log_speed(m, seconds, double(s.tokens), 3 * run.forward_flops(rows, double(s.tokens)));
   return m;
+}
+
+/// Mean reward of one sampled answer to each of the problems that come next in the stream, which stay where they are.
+double reward_of_unseen(TrainingRun& run) {
+  const SamplingConfig& s = run.config.sampling;
+  const SampleSettings settings{
+      .key = {.seed = run.config.run.seed, .purpose = Purpose::eval, .step = std::uint32_t(run.state.warm_start_steps)},
+      .max_new_tokens = s.max_new_tokens,
+      .params = {.temperature = float(s.temperature), .top_k = s.top_k, .top_p = float(s.top_p)}};
+  RolloutBatch batch = sample_rollouts(*run.ctx, *run.sampler, run.rollout_weights(), run.setup.tokenizer,
+                                       run.problems.train(run.state.problems, kStopProblems), settings);
+  score_rewards(*run.task, run.setup.tokenizer, run.setup.model.eos_ids, batch);
+  double sum = 0;
+  for (const Rollout& r : batch.rollouts) sum += r.reward.total;
+  return sum / double(kStopProblems);
+}
+
+/// Looks at the reward now and then; true when it is enough.
+bool reached_stop_reward(TrainingRun& run, MetricSet& metrics) {
+  const double wanted = run.config.warm_start.stop_reward;
+  if (wanted <= 0 || run.state.warm_start_steps % kStopInterval != 0) return false;
+  const double reward = reward_of_unseen(run);
+  metrics.set("warm_start/reward", reward);
+  return reward >= wanted;
 }
 
 }  // namespace
@@ -64,8 +90,9 @@ bool run_warm_start(TrainingRun& run) {
   while (run.warm_start_left()) {
     if (interrupt_requested()) return false;
     const std::int64_t number = run.state.warm_start_steps - config.steps;
-    const MetricSet metrics = logged_step(run, config, number, "warm_start/");
+    MetricSet metrics = logged_step(run, config, number, "warm_start/");
     ++run.state.warm_start_steps;
+    run.state.warm_start_done = reached_stop_reward(run, metrics);
     run.output.step(number, metrics);
     if (!run.warm_start_left()) run.trainer->reset_optimizer(run.config.optimizer);
   }

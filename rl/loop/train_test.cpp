@@ -145,6 +145,21 @@ TEST_F(Training, SupervisedFromAFileInFileOrderAndFromTheTask) {
   EXPECT_EQ(metrics(run("task", config({"run.algorithm=sft", "run.steps=2", "sft.batch=3"}))).size(), 2u);
 }
 
+TEST_F(Training, AWarmStartEndsAtItsReward) {
+  const fs::path out = run("warm", config({"warm_start.steps=400", "warm_start.batch=16", "warm_start.optimizer.lr=0.01",
+                                           "warm_start.stop_reward=0.1", "run.steps=1"}));
+  std::vector<double> rewards;
+  std::size_t steps = 0;
+  for (const auto& row : metrics(out)) {
+    steps += row.contains("warm_start/loss");
+    if (row.contains("warm_start/reward")) rewards.push_back(row.at("warm_start/reward"));
+  }
+  ASSERT_LT(steps, 400u);
+  EXPECT_EQ(rewards.size(), steps / 5);
+  for (std::size_t i = 0; i + 1 < rewards.size(); ++i) EXPECT_LT(rewards[i], .1);
+  EXPECT_GE(rewards.back(), .1);
+}
+
 TEST_F(Training, EvaluationOfASavedModelEqualsTheRunsOwn) {
   const RunConfig c = config({"eval.problems=16", "eval.every=3", "eval.k=4"});
   const fs::path out = run("saved", c);
