@@ -1,6 +1,7 @@
 // The backward: the forward's formulas in reverse. d_stream is the gradient of s = h + r at the norm last passed: it flows to
 // both h and r. dW += dY' X is one FP32 chain over the rows of the whole step, carried from micro-batch to micro-batch.
 #include <algorithm>
+#include <initializer_list>
 
 #include "kernels/core/error.h"
 #include "kernels/elementwise/elementwise.h"
@@ -39,6 +40,7 @@ class Backward {
 
   void input_gradient(ConstMat d_y, ConstMat w, Mat d_x);
   void weight_gradient(ConstMat d_y, ConstMat x, Role weight, Role bias, int layer);
+  void weight_gradients(ConstMat d_y, ConstMat x, std::initializer_list<Role> weights, std::initializer_list<Role> biases, int layer);
   void linear(ConstMat d_y, ConstMat x, Role weight, Role bias, int layer, Mat d_x);
   void qkv_linear(int layer, const Activations& a, ConstMat d_qkv, Mat d_normed);
   void gate_up_linear(int layer, const Activations& a, ConstMat d_gate_up, Mat d_normed);
@@ -86,6 +88,33 @@ void Backward::weight_gradient(ConstMat d_y, ConstMat x, Role weight, Role bias,
   if (wanted(bias, layer)) column_sums(run_.ctx, d_y, vector_gradient(bias, layer));
 }
 
+/// The same for weights that read one x and whose outputs lie beside each other in dY: their rows are neighbours in memory, so
+/// that one product computes the chains of all of them where none is frozen.
+void Backward::weight_gradients(ConstMat d_y, ConstMat x, std::initializer_list<Role> weights, std::initializer_list<Role> biases,
+                                int layer) {
+  const ParameterList& list = run_.weights.parameters();
+  const Mat first = gradient(*weights.begin(), layer);
+  bool merged = true;
+  std::int64_t rows = 0;
+  for (const Role role : weights) {
+    merged &= wanted(role, layer) && gradient(role, layer).data == first.row_bytes(rows);
+    rows += list.find(role, layer)->rows;
+  }
+  if (merged) {
+    const Mat all = make_mat(first.data, rows, first.cols, DType::f32);
+    matmul(run_.ctx, {.a = {d_y, true}, .b = {x, true}, .c = all, .accumulate = true}, s_.numerics.reductions.matmul);
+  }
+  std::int64_t col = 0;
+  const Role* bias = biases.begin();
+  for (const Role role : weights) {
+    const ConstMat part = d_y.slice_cols(col, list.find(role, layer)->rows);
+    if (!merged) weight_gradient(part, x, role, *bias, layer);
+    if (merged && wanted(*bias, layer)) column_sums(run_.ctx, part, vector_gradient(*bias, layer));
+    col += part.cols;
+    ++bias;
+  }
+}
+
 void Backward::linear(ConstMat d_y, ConstMat x, Role weight, Role bias, int layer, Mat d_x) {
   weight_gradient(d_y, x, weight, bias, layer);
   input_gradient(d_y, run_.weights.mat(weight, layer), d_x);
@@ -97,9 +126,7 @@ void Backward::qkv_linear(int layer, const Activations& a, ConstMat d_qkv, Mat d
   const ConstMat d_k = d_qkv.slice_cols(c_.q_cols(), c_.kv_cols());
   const ConstMat d_v = d_qkv.slice_cols(c_.q_cols() + c_.kv_cols(), c_.kv_cols());
   if (s_.numerics.backward.merged_qkv) {
-    weight_gradient(d_q, a.normed, Role::q, Role::q_bias, layer);
-    weight_gradient(d_k, a.normed, Role::k, Role::k_bias, layer);
-    weight_gradient(d_v, a.normed, Role::v, Role::v_bias, layer);
+    weight_gradients(d_qkv, a.normed, {Role::q, Role::k, Role::v}, {Role::q_bias, Role::k_bias, Role::v_bias}, layer);
     return input_gradient(d_qkv, run_.weights.qkv(layer), d_normed);
   }
   const Mat d_branch = rows(s_.work.d_branch);
@@ -115,8 +142,7 @@ void Backward::gate_up_linear(int layer, const Activations& a, ConstMat d_gate_u
   const ConstMat d_gate = d_gate_up.slice_cols(0, c_.intermediate_size);
   const ConstMat d_up = d_gate_up.slice_cols(c_.intermediate_size, c_.intermediate_size);
   if (s_.numerics.backward.merged_gate_up) {
-    weight_gradient(d_gate, a.post_normed, Role::gate, Role::gate_bias, layer);
-    weight_gradient(d_up, a.post_normed, Role::up, Role::up_bias, layer);
+    weight_gradients(d_gate_up, a.post_normed, {Role::gate, Role::up}, {Role::gate_bias, Role::up_bias}, layer);
     return input_gradient(d_gate_up, run_.weights.gate_up(layer), d_normed);
   }
   const Mat d_branch = rows(s_.work.d_branch);
