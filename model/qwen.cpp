@@ -40,6 +40,7 @@ class Planner {
     w.delta = mat(d);
     w.hidden = mat(d);
     w.sequences = arena_.array<AttentionSequence>(rows_);
+    w.cache_rows = arena_.array<std::int32_t>(rows_);
     const bool one_per_layer = training_ && !recompute_;
     if (!training_ || (one_per_layer && !all_stored_)) streams_ = {mat(d, stream_), mat(d, stream_)};
     for (int l = 0; l < (one_per_layer ? c_.layers : 1); ++l) w.blocks.push_back(block(one_per_layer ? l : -1));

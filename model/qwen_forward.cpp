@@ -2,6 +2,8 @@
 //   r = h + r;  n = norm(r);  [q k v] = n Wqkv' + b;  q, k = rotate(qknorm(q, k));  a = attention(q, K, V);  h = a Wo' + b
 //   r = h + r;  n = norm(r);  [g u] = n Wgu' + b;     m = silu(g) * u;              h = m Wdown' + b
 // and at the end  out = norm(h + r).
+#include <algorithm>
+
 #include "kernels/core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
@@ -87,14 +89,20 @@ void rotate(const QwenRun& run, int layer, const Activations& a, Sites sites) {
   rope_forward(run.ctx, rope, sites);
 }
 
-/// Copies the rows' keys and values to their places in the cache, each sequence behind its prefix.
-void write_cache(const QwenRun& run, int layer, const Activations& a) {
+/// The rows' places in the cache, each sequence behind its prefix.
+void list_cache_rows(const QwenRun& run) {
+  std::int32_t* places = run.state.work.cache_rows;
+  std::fill_n(places, run.batch.rows, -1);
   for (std::int64_t i = 0; i < run.batch.n_sequences; ++i) {
     const SequenceRows& s = run.batch.sequences[i];
-    const std::int64_t row = s.kv_own + s.first_pos - s.prefix_len;
-    convert(run.ctx, a.k.slice_rows(s.first_row, s.rows), run.cache->k(layer).slice_rows(row, s.rows));
-    convert(run.ctx, a.v.slice_rows(s.first_row, s.rows), run.cache->v(layer).slice_rows(row, s.rows));
+    const std::int64_t first = s.kv_own + s.first_pos - s.prefix_len;
+    for (std::int64_t r = 0; r < s.rows; ++r) places[s.first_row + r] = std::int32_t(first + r);
   }
+}
+
+void write_cache(const QwenRun& run, int layer, const Activations& a) {
+  scatter_rows(run.ctx, a.k, run.state.work.cache_rows, run.cache->k(layer));
+  scatter_rows(run.ctx, a.v, run.state.work.cache_rows, run.cache->v(layer));
 }
 
 /// Where the keys (or values) of a sequence are: rows of the cache, or the batch's own.
@@ -190,6 +198,7 @@ ConstMat Qwen::forward(Context& ctx, const Weights& weights, const Batch& batch,
 
   embedding_forward(ctx, {.table = weights.mat(Role::embedding), .tokens = batch.tokens, .out = rows(s.work.embedded)},
                     s.sites(0, Place::block));
+  if (cache != nullptr) list_cache_rows(run);
   Activations a;
   for (int layer = 0; layer < s.config.layers; ++layer) {
     a = s.block(layer, batch.rows);

@@ -45,6 +45,7 @@ struct Work {
   float* final_rstd = nullptr;             // (N)
   Mat hidden;                              // (N, D) the result
   AttentionSequence* sequences = nullptr;  // (N)
+  std::int32_t* cache_rows = nullptr;      // (N) where a row's keys and values go in the cache; -1: nowhere
   Mat d_stream;                            // (N, D) gradient of the stream, and of what was just added to it
   Mat d_normed;                            // (N, D) gradient of a norm's output
   Mat d_branch;                            // (N, D) one consumer's part of it, where separate matmuls round apart

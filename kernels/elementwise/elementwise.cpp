@@ -31,6 +31,11 @@ void gather_rows(Context& ctx, ConstMat in, const std::int32_t* index, Mat out) 
   cpu::gather_rows(ctx, in, index, out);
 }
 
+void scatter_rows(Context& ctx, ConstMat in, const std::int32_t* index, Mat out) {
+  require(in.cols == out.cols && in.dtype == out.dtype, "internal: scatter_rows between different rows");
+  cpu::scatter_rows(ctx, in, index, out);
+}
+
 void fill_zero(Context& ctx, Mat x) { cpu::fill_zero(ctx, x); }
 
 }  // namespace plumb

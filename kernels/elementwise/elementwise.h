@@ -24,6 +24,10 @@ void round_in_place(Context&, float* x, std::int64_t n);
 /// out[i] = in[index[i]], or +0 where index[i] is negative. in: (N, C), out: (M, C) of the same dtype, index: (M), each below N.
 void gather_rows(Context&, ConstMat in, const std::int32_t* index, Mat out);
 
+/// out[index[i]] = in[i] where index[i] is not negative. in: (N, C), out: (M, C) of the same dtype, index: (N), each below M, no
+/// row twice.
+void scatter_rows(Context&, ConstMat in, const std::int32_t* index, Mat out);
+
 /// x = +0, all of (N, C).
 void fill_zero(Context&, Mat x);
 

@@ -103,6 +103,14 @@ void gather_rows(Context& ctx, ConstMat in, const std::int32_t* index, Mat out) 
   });
 }
 
+void scatter_rows(Context& ctx, ConstMat in, const std::int32_t* index, Mat out) {
+  const std::size_t row_bytes = std::size_t(in.cols) * bytes_of(in.dtype);
+  ctx.parallel_for(in.rows, rows_per_thread(in.cols), [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t r = begin; r < end; ++r)
+      if (index[r] >= 0) std::memcpy(out.row_bytes(index[r]), in.row_bytes(r), row_bytes);
+  });
+}
+
 void fill_zero(Context& ctx, Mat x) {
   const std::size_t row_bytes = std::size_t(x.cols) * bytes_of(x.dtype);
   ctx.parallel_for(x.rows, rows_per_thread(x.cols), [&](std::int64_t begin, std::int64_t end, int) {

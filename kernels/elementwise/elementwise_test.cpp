@@ -98,6 +98,24 @@ TEST(Elementwise, GatherRowsCopiesOrZeroes) {
   }
 }
 
+TEST(Elementwise, ScatterRowsUndoesGatherRows) {
+  const std::vector<std::int32_t> index = {3, -1, 0, 4};
+  for (int threads : {1, 3}) {
+    Context ctx(threads);
+    for (DType type : kTypes) {
+      const Random in(4, 9000, type, 1);
+      const Random out(5, 9000, type, 2);
+      const Random before(5, 9000, type, 2);
+      scatter_rows(ctx, in.mat, index.data(), out.mat);
+      for (std::int64_t c = 0; c < 9000; ++c) {
+        for (std::int64_t r : {0, 2, 3}) ASSERT_EQ(out.at(index[std::size_t(r)], c), in.at(r, c));
+        for (std::int64_t r : {1, 2}) ASSERT_EQ(out.at(r, c), before.at(r, c));
+      }
+      EXPECT_THROW(scatter_rows(ctx, in.mat.slice_cols(0, 3), index.data(), out.mat), Error);
+    }
+  }
+}
+
 TEST(Elementwise, RoundInPlaceIsR) {
   Context ctx(2);
   std::vector<float> x(70000);
