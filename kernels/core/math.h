@@ -68,15 +68,21 @@ inline constexpr float kLn2High = 0x1.62E4p-1f;  // 15 bits: n * kLn2High is exa
 inline constexpr float kLn2Low = 0x1.7F7D1Cp-20f;
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// exp(x) = 2^n exp(r), |r| <= ln(2)/2; exp(r) = 1 + (r + r^2 P(r)), P by Remez, relative error 3e-9.
+// exp(x) = 2^n exp(r), |r| <= ln(2)/2; exp(r) = 1 + (r + r^2 P(r)). The polynomial, the split of ln(2) and the order are those
+// of SLEEF's expf with 1.0 ulp (Shibata & Petrogalli 2020), which PyTorch's softmax and SiLU use on a CPU: equal bit for bit.
 template <class V>
 [[gnu::always_inline]] inline V exp_any(V x) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
   constexpr float kLow = -87.3365f;      // just above the smallest normal result
   constexpr float kHigh = 88.7228394f;   // the largest argument with a finite result is one ulp below
-  constexpr float kP[] = {0.49999994f, 0.16666521f, 0.04166839f, 0.0083687454f, 0.0013814541f};
+  constexpr float kP[] = {0.5f,
+                          0.166666671633720397949219f,
+                          0.0416664853692054748535156f,
+                          0.00833336077630519866943359f,
+                          0.00139304355252534151077271f,
+                          0.000198527617612853646278381f};
   const V clamped = min(max(x, V(kLow)), V(88.722831f));
-  const V shifted = fma(clamped, V(1.44269504f), V(kShift));
+  const V shifted = clamped * V(1.44269504f) + V(kShift);
   const V n = shifted - V(kShift);
   const V r = fma(-n, V(kLn2Low), fma(-n, V(kLn2High), clamped));
   const V p = V(1.0f) + fma(r * r, polynomial(r, kP), r);
