@@ -82,22 +82,40 @@ inline void store16(BF16* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
 }
 
+/// Half of the lanes: what is left of rows whose length is an odd multiple of eight, as heads of 16 rotate in halves.
+inline constexpr int kHalfLanes = kLanes / 2;
+inline F32x16 load8(const float* p) { return {_mm256_loadu_ps(p), _mm256_setzero_ps()}; }
+inline F32x16 load8(const BF16* p) {
+  const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)), _mm256_setzero_ps()};
+}
+inline void store8(float* p, F32x16 x) { _mm256_storeu_ps(p, x.lo); }
+/// Rounds.
+inline void store8(BF16* p, F32x16 x) {
+  const __m256i lo = _mm256_srli_epi32(_mm256_castps_si256(round_bf16(x.lo)), 16);
+  const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(lo), _mm256_extracti128_si256(lo, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+}
+
 /// The first n (0..16) elements, the rest +0.
 template <class T>
 F32x16 load_part(const T* p, int n) {
   if (n >= kLanes) return load16(p);
+  if (n == kHalfLanes) return load8(p);
   float tmp[kLanes] = {};
   for (int i = 0; i < n; ++i) tmp[i] = to_float(p[i]);
   return load16(tmp);
 }
 inline void store_part(float* p, F32x16 x, int n) {
   if (n >= kLanes) return store16(p, x);
+  if (n == kHalfLanes) return store8(p, x);
   float tmp[kLanes];
   store16(tmp, x);
   for (int i = 0; i < n; ++i) p[i] = tmp[i];
 }
 inline void store_part(BF16* p, F32x16 x, int n) {
   if (n >= kLanes) return store16(p, x);
+  if (n == kHalfLanes) return store8(p, x);
   BF16 tmp[kLanes];
   store16(tmp, x);
   for (int i = 0; i < n; ++i) p[i] = tmp[i];
