@@ -99,8 +99,7 @@ void* Scratch::get(std::size_t bytes) {
   return data_.get();
 }
 
-Context::Context(int threads, Isa isa)
-    : pool_(threads), isa_(isa), scratch_(std::size_t(pool_.size()) * std::size_t(ScratchSlot::count)) {
+Context::Context(int threads, Isa isa) : pool_(threads), isa_(isa), scratch_(std::size_t(pool_.size()) * std::size_t(ScratchSlot::count)) {
   require(machine_has(isa), "execution.isa: this machine has no such instruction set");
 }
 

@@ -19,7 +19,8 @@ TEST(Dtype, LanesAndScalarRoundAlikeForEveryExponentAndSign) {
   for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
     float in[16];
     for (std::uint32_t i = 0; i < 16; ++i) {
-      constexpr std::uint32_t kLow[16] = {0, 1, 0x7FFE, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF, 2, 0x4000, 0xC000, 0x7000, 0x9000, 0x1234, 0xABCD, 0xF000};
+      constexpr std::uint32_t kLow[16] = {0, 1,      0x7FFE, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF,
+                                          2, 0x4000, 0xC000, 0x7000, 0x9000, 0x1234, 0xABCD, 0xF000};
       in[i] = std::bit_cast<float>(upper << 16 | kLow[i]);
     }
     float lanes[16];
@@ -34,8 +35,8 @@ TEST(Dtype, LanesAndScalarRoundAlikeForEveryExponentAndSign) {
 }
 
 TEST(Dtype, RoundsToNearestEven) {
-  EXPECT_EQ(round_bf16(1.00390625f), 1.0f);        // tie to even: down
-  EXPECT_EQ(round_bf16(1.01171875f), 1.015625f);   // tie to even: up
+  EXPECT_EQ(round_bf16(1.00390625f), 1.0f);       // tie to even: down
+  EXPECT_EQ(round_bf16(1.01171875f), 1.015625f);  // tie to even: up
   EXPECT_EQ(round_bf16(std::numeric_limits<float>::max()), std::numeric_limits<float>::infinity());
   EXPECT_EQ(bits(round_bf16(-1e-40f)), 0x80000000u);
   EXPECT_EQ(to_bf16(std::bit_cast<float>(0xFFC12345u)).bits, 0x7FC0);

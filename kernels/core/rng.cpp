@@ -34,9 +34,7 @@ std::array<std::uint32_t, 4> random_words(const RandomKey& key, std::uint64_t po
   return c;
 }
 
-float random_uniform(const RandomKey& key, std::uint64_t position) {
-  return float(random_words(key, position)[0] >> 8) * 0x1p-24f;
-}
+float random_uniform(const RandomKey& key, std::uint64_t position) { return float(random_words(key, position)[0] >> 8) * 0x1p-24f; }
 
 std::uint64_t random_below(const RandomKey& key, std::uint64_t position, std::uint64_t n) {
   const auto w = random_words(key, position);

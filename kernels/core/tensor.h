@@ -20,12 +20,8 @@ struct ConstMat {
   const T* row(std::int64_t r) const {
     return static_cast<const T*>(data) + r * stride;
   }
-  const char* row_bytes(std::int64_t r) const {
-    return static_cast<const char*>(data) + r * stride * std::int64_t(bytes_of(dtype));
-  }
-  ConstMat slice_rows(std::int64_t first, std::int64_t count) const {
-    return {row_bytes(first), count, cols, stride, dtype};
-  }
+  const char* row_bytes(std::int64_t r) const { return static_cast<const char*>(data) + r * stride * std::int64_t(bytes_of(dtype)); }
+  ConstMat slice_rows(std::int64_t first, std::int64_t count) const { return {row_bytes(first), count, cols, stride, dtype}; }
   ConstMat slice_cols(std::int64_t first, std::int64_t count) const {
     return {static_cast<const char*>(data) + first * std::int64_t(bytes_of(dtype)), rows, count, stride, dtype};
   }
@@ -45,9 +41,7 @@ struct Mat {
   T* row(std::int64_t r) const {
     return static_cast<T*>(data) + r * stride;
   }
-  char* row_bytes(std::int64_t r) const {
-    return static_cast<char*>(data) + r * stride * std::int64_t(bytes_of(dtype));
-  }
+  char* row_bytes(std::int64_t r) const { return static_cast<char*>(data) + r * stride * std::int64_t(bytes_of(dtype)); }
   Mat slice_rows(std::int64_t first, std::int64_t count) const { return {row_bytes(first), count, cols, stride, dtype}; }
   Mat slice_cols(std::int64_t first, std::int64_t count) const {
     return {static_cast<char*>(data) + first * std::int64_t(bytes_of(dtype)), rows, count, stride, dtype};
