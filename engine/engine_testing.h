@@ -7,46 +7,23 @@
 
 #include "engine/trainer/trainer.h"
 #include "kernels/core/rng.h"
+#include "model/model_testing.h"
 
 namespace plumb::testing_engine {
 
 using Ids = std::vector<std::int32_t>;
 
+using testing_model::lively_parameters;
+
+/// The model room's, smaller still: a trainer's tests take many steps.
 inline ModelConfig small_config(Family family, bool tied = true) {
-  ModelConfig c;
-  c.family = family;
+  ModelConfig c = testing_model::small_config(family, tied);
   c.vocab_size = 61;
-  c.hidden_size = 48;
-  c.intermediate_size = 80;
   c.layers = 2;
-  c.heads = 4;
-  c.kv_heads = 2;
-  c.head_dim = family == Family::qwen3 ? 16 : 12;
-  c.max_positions = 128;
-  c.tied = tied;
-  c.qk_norm = family == Family::qwen3;
-  c.qkv_bias = family == Family::qwen2;
-  c.init_range = 0.15;
   return c;
 }
 
 constexpr Family kFamilies[] = {Family::qwen3, Family::qwen2, Family::llama};
-
-/// Random matrices, and norms and biases that are not their initial values.
-inline Buffer lively_parameters(const ModelConfig& c, std::uint64_t seed) {
-  const ParameterList list(c);
-  Buffer flat = random_parameters(list, c, seed);
-  for (const Parameter& p : list.all()) {
-    if (p.rows != 1) continue;
-    std::vector<float> values(std::size_t(p.size()));
-    const std::size_t offset = std::size_t(p.offset) * sizeof(float);
-    flat.read(values.data(), offset, values.size() * sizeof(float));
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] += 0.2f * float(random_normal({.seed = seed + 1}, std::uint64_t(p.offset) + i));
-    flat.write(values.data(), offset, values.size() * sizeof(float));
-  }
-  return flat;
-}
 
 inline OptimizerConfig fast_optimizer() { return {.lr = 1e-2, .weight_decay = 0.01}; }
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/metrics/peak.h"
+#include "kernels/matmul/peak.h"
 
 namespace plumb {
 
@@ -33,7 +33,7 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
     const std::int64_t held_out = evaluates() ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 1;
     sampler = make_sampler(c, setup, numerics.rollout, task_lengths(c, setup, *task), std::max(answers, held_out));
   }
-  if (!options.folder.empty()) peak_flops_ = measure_peak_flops(*ctx);
+  if (!options.folder.empty()) peak_flops_ = best_peak_flops(*ctx);
   if (!options.resume || !resume(options.fresh_optimizer)) start();
   refresh_rollout_weights();
 }
