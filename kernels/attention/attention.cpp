@@ -24,6 +24,9 @@ void check_shape(ConstMat m, std::int64_t rows, std::int64_t cols, const char* n
 void check_numerics(const Numerics& n) {
   if (!(n.reductions.attention_kv_tile > 0 && n.reductions.attention_kv_tile % 16 == 0))
     throw Error("reductions.attention_kv_tile must be a positive multiple of 16, not " + std::to_string(n.reductions.attention_kv_tile));
+  const Reductions& r = n.reductions;
+  const Reductions known{.matmul = r.matmul, .row_sum = r.row_sum, .attention_kv_tile = r.attention_kv_tile, .shards = r.shards};
+  if (r != known) throw Error("attention: these reductions.attention_* are not supported");
 }
 
 void check_sequences(const AttentionSequence* sequences, std::int64_t n, std::int64_t rows) {

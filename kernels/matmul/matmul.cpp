@@ -43,6 +43,10 @@ void check(const Matmul& m) {
     throw Error("matmul: accumulate needs an f32 c, which is " + std::string(name_of(m.c.dtype)));
 }
 
+void check(MatmulOrder order) {
+  if (order != MatmulOrder::pair_swapped) throw Error(std::string("matmul: reductions.matmul ") + enum_name(order) + " is not supported");
+}
+
 }  // namespace
 
 std::size_t packed_bytes(std::int64_t rows, std::int64_t depth, DType dtype) {
@@ -63,13 +67,15 @@ void pack_weight(Context& ctx, ConstMat w, std::int64_t first, std::int64_t coun
   });
 }
 
-void matmul(Context& ctx, const Matmul& m, MatmulOrder) {
+void matmul(Context& ctx, const Matmul& m, MatmulOrder order) {
   check(m);
+  check(order);
   matmul_cpu(ctx, m);
 }
 
-void matmul_on_thread(Context& ctx, int thread, const Matmul& m, MatmulOrder) {
+void matmul_on_thread(Context& ctx, int thread, const Matmul& m, MatmulOrder order) {
   check(m);
+  check(order);
   matmul_cpu_on_thread(ctx, thread, m);
 }
 

@@ -17,7 +17,6 @@ constexpr std::string_view name_of(Place p) {
   constexpr std::array<std::string_view, int(Place::count)> kNames = {"block", "input_norm", "post_attention_norm", "final_norm"};
   return kNames[std::size_t(p)];
 }
-constexpr const char* name_of(BackwardMode m) { return m == BackwardMode::fused ? "fused" : "mirror"; }
 constexpr const char* name_of(bool rounded) { return rounded ? "b" : "f"; }
 
 bool covers(const SiteOverride& o, int layer, int n_layers, Place place) {
@@ -51,8 +50,21 @@ void describe_sites(const Numerics& n, std::string& out) {
   }
 }
 
+void describe_reductions(const Reductions& r, std::string& out) {
+  const auto line = [&](const char* what, const std::string& value) { out += std::string("reduction.") + what + ": " + value + "\n"; };
+  line("matmul", enum_name(r.matmul));
+  line("row_sum", enum_name(r.row_sum));
+  line("attention_qk", enum_name(r.attention_qk));
+  line("attention_pv", enum_name(r.attention_pv));
+  line("attention_sum", enum_name(r.attention_sum));
+  line("attention_exp", enum_name(r.attention_exp));
+  line("attention_kv_tile", std::to_string(r.attention_kv_tile));
+  line("attention_kv_split", std::to_string(r.attention_kv_split));
+  line("shards", std::to_string(r.shards));
+}
+
 void describe_backward(const BackwardModes& b, std::string& out) {
-  const auto line = [&](const char* what, BackwardMode m) { out += std::string("backward.") + what + ": " + name_of(m) + "\n"; };
+  const auto line = [&](const char* what, BackwardMode m) { out += std::string("backward.") + what + ": " + enum_name(m) + "\n"; };
   line("norm", b.norm);
   line("qk_norm", b.qk_norm);
   line("rope", b.rope);
@@ -87,12 +99,9 @@ Sites Numerics::sites(int layer, int n_layers, Place place) const {
 std::string Numerics::describe() const {
   std::string out = std::string("compute: ") + plumb::name_of(compute) + "\n";
   if (compute != DType::f32) describe_sites(*this, out);
-  out += std::string("attention.softmax: ") + (softmax == Softmax::flash ? "flash" : "normalised") + "\n";
-  out += std::string("attention.scale_at: ") + (scale_at == ScaleAt::scores ? "scores" : "query") + "\n";
-  out += "reduction.matmul: pair_swapped\n";
-  out += "reduction.row_sum: lanes16\n";
-  out += "reduction.attention_kv_tile: " + std::to_string(reductions.attention_kv_tile) + "\n";
-  out += "reduction.shards: " + std::to_string(reductions.shards) + "\n";
+  out += std::string("attention.softmax: ") + enum_name(softmax) + "\n";
+  out += std::string("attention.scale_at: ") + enum_name(scale_at) + "\n";
+  describe_reductions(reductions, out);
   describe_backward(backward, out);
   return out;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/dtype.h"
@@ -67,6 +68,9 @@ struct SiteOverride {
 
 /// mirror: each gradient is rounded where autograd of the same forward would; fused: FP32 inside, one rounding per output.
 enum class BackwardMode : std::uint8_t { fused, mirror };
+constexpr auto enum_names(BackwardMode) {
+  return std::array{std::pair{BackwardMode::fused, "fused"}, std::pair{BackwardMode::mirror, "mirror"}};
+}
 
 /// How the probabilities of attention are formed.
 enum class Softmax : std::uint8_t {
@@ -74,20 +78,76 @@ enum class Softmax : std::uint8_t {
           // the end
   normalised,  // P = softmax(s) (rounded at attn.probs), then P V
 };
+constexpr auto enum_names(Softmax) { return std::array{std::pair{Softmax::flash, "flash"}, std::pair{Softmax::normalised, "normalised"}}; }
 /// Where 1/sqrt(head_dim) is applied.
 enum class ScaleAt : std::uint8_t { scores, query };
+constexpr auto enum_names(ScaleAt) { return std::array{std::pair{ScaleAt::scores, "scores"}, std::pair{ScaleAt::query, "query"}}; }
 
-/// Order of summation of a dot product. Later: natural order, blocks of k, partial chains.
+/// Order of summation of a dot product over k, always in FP32 FMAs from +0.
 enum class MatmulOrder : std::uint8_t {
-  pair_swapped,  // one FMA chain over k = 1, 0, 3, 2, ... from +0, an odd K padded by one zero
+  pair_swapped,   // one chain over k = 1, 0, 3, 2, ..., an odd K padded by one zero: what vdpbf16ps does
+  natural,        // one chain over k = 0, 1, 2, ...
+  onednn_blocks,  // pair-swapped chains over blocks of 512 (K <= 1024) or 1024 of k, each from +0, summed in order
+  chains_2,       // K split into 2, 4, 8 consecutive ranges of even length, a pair-swapped chain each, summed in a fixed tree
+  chains_4,
+  chains_8,
 };
-/// Order of a row sum. Later: PyTorch's.
-enum class RowSumOrder : std::uint8_t { lanes16 };
+constexpr auto enum_names(MatmulOrder) {
+  using enum MatmulOrder;
+  return std::array{std::pair{pair_swapped, "pair_swapped"}, std::pair{natural, "natural"},   std::pair{onednn_blocks, "onednn_blocks"},
+                    std::pair{chains_2, "chains_2"},         std::pair{chains_4, "chains_4"}, std::pair{chains_8, "chains_8"}};
+}
+
+/// Order of a row's sum of squares (norms) and of the norm's backward dot product.
+enum class RowSumOrder : std::uint8_t {
+  lanes16,  // element i to lane i % 16, absent elements +0, lanes folded by halves
+  lanes8,   // the same over 8 lanes
+  lanes1,   // one after another
+  torch,    // as PyTorch's CPU reduction
+};
+constexpr auto enum_names(RowSumOrder) {
+  using enum RowSumOrder;
+  return std::array{std::pair{lanes16, "lanes16"}, std::pair{lanes8, "lanes8"}, std::pair{lanes1, "lanes1"}, std::pair{torch, "torch"}};
+}
+
+/// Order of the sum of a query's exponentials.
+enum class AttentionSum : std::uint8_t {
+  lanes16,       // 16 lanes over the tile, absent keys +0, folded by halves
+  lanes16_tail,  // 16 lanes over whole groups of 16 keys, folded by halves, then the remaining keys one by one
+};
+constexpr auto enum_names(AttentionSum) {
+  return std::array{std::pair{AttentionSum::lanes16, "lanes16"}, std::pair{AttentionSum::lanes16_tail, "lanes16_tail"}};
+}
+
+/// The exponential of attention's softmax (the site attn.exp of the stacks).
+enum class AttentionExp : std::uint8_t {
+  exact,       // the engine's exp (core/math.h), below 1 ulp
+  torch_fast,  // PyTorch's flash attention: Malossi et al. 2015, relative error 1e-4, over whole groups of 16 keys; the rest exact
+  u20,         // vLLM's CPU attention: a fifth-degree polynomial, 20 ulp
+};
+constexpr auto enum_names(AttentionExp) {
+  using enum AttentionExp;
+  return std::array{std::pair{exact, "exact"}, std::pair{torch_fast, "torch_fast"}, std::pair{u20, "u20"}};
+}
+
+/// The configuration name of a value of one of the enumerations above.
+template <class E>
+constexpr const char* enum_name(E value) {
+  for (const auto& [v, name] : enum_names(E{})) {
+    if (v == value) return name;
+  }
+  return "?";
+}
 
 struct Reductions {
-  MatmulOrder matmul = MatmulOrder::pair_swapped;
-  RowSumOrder row_sum = RowSumOrder::lanes16;
+  MatmulOrder matmul = MatmulOrder::pair_swapped;        // every linear and the head, and their gradients
+  RowSumOrder row_sum = RowSumOrder::lanes16;            // norms
+  MatmulOrder attention_qk = MatmulOrder::pair_swapped;  // q . k: pair_swapped or natural
+  MatmulOrder attention_pv = MatmulOrder::pair_swapped;  // P V: pair_swapped or natural
+  AttentionSum attention_sum = AttentionSum::lanes16;
+  AttentionExp attention_exp = AttentionExp::exact;
   int attention_kv_tile = 512;  // keys per tile of the running maximum, from absolute position 0; a multiple of 16
+  int attention_kv_split = 1;   // the keys in this many consecutive ranges of whole tiles, their partial results merged in a fixed tree
   int shards = 1;               // weight-gradient chains summed in a fixed tree
   friend bool operator==(const Reductions&, const Reductions&) = default;
 };
