@@ -37,6 +37,7 @@ class Backward {
   }
   Mat rows(const Mat& m) const { return m.slice_rows(0, run_.batch.rows); }
   Mat d_stream() const { return rows(s_.work.d_stream); }
+  MatmulOrder weight_order() const { return weight_gradient_order(s_.numerics.reductions.matmul); }
 
   void input_gradient(ConstMat d_y, ConstMat w, Mat d_x);
   void weight_gradient(ConstMat d_y, ConstMat x, Role weight, Role bias, int layer);
@@ -83,7 +84,7 @@ void Backward::input_gradient(ConstMat d_y, ConstMat w, Mat d_x) {
 /// dW += dY' X, db += column sums of dY                                            (N, O) (N, K) -> (O, K), (O)
 void Backward::weight_gradient(ConstMat d_y, ConstMat x, Role weight, Role bias, int layer) {
   if (wanted(weight, layer)) {
-    matmul(run_.ctx, {.a = {d_y, true}, .b = {x, true}, .c = gradient(weight, layer), .accumulate = true}, s_.numerics.reductions.matmul);
+    matmul(run_.ctx, {.a = {d_y, true}, .b = {x, true}, .c = gradient(weight, layer), .accumulate = true}, weight_order());
   }
   if (wanted(bias, layer)) column_sums(run_.ctx, d_y, vector_gradient(bias, layer));
 }
@@ -102,7 +103,7 @@ void Backward::weight_gradients(ConstMat d_y, ConstMat x, std::initializer_list<
   }
   if (merged) {
     const Mat all = make_mat(first.data, rows, first.cols, DType::f32);
-    matmul(run_.ctx, {.a = {d_y, true}, .b = {x, true}, .c = all, .accumulate = true}, s_.numerics.reductions.matmul);
+    matmul(run_.ctx, {.a = {d_y, true}, .b = {x, true}, .c = all, .accumulate = true}, weight_order());
   }
   std::int64_t col = 0;
   const Role* bias = biases.begin();

@@ -14,9 +14,10 @@
 namespace plumb {
 
 struct LogprobForward {
-  ConstMat hidden;                        // (N, D) the final norm's output
-  ConstMat weight;                        // (V, D) LM head
-  PackedWeight packed;                    // the same, packed
+  ConstMat hidden;      // (N, D) the final norm's output
+  ConstMat weight;      // (V, D) LM head
+  PackedWeight packed;  // the same, packed
+  MatmulOrder matmul_order = MatmulOrder::pair_swapped;
   const std::int32_t* targets = nullptr;  // (N); negative: row skipped, outputs 0
   float temperature = 1.0f;
   std::int64_t row_chunk = 0;      // rows whose logits are held at once; 0: a default
@@ -35,7 +36,8 @@ struct LogprobBackward {
   ConstMat hidden;  // (N, D)
   ConstMat weight;  // (V, D)
   PackedWeight packed;
-  const std::int32_t* targets = nullptr;  // (N); negative: gradient exactly 0
+  MatmulOrder matmul_order = MatmulOrder::pair_swapped;  // of the logits and of d_hidden; d_weight: weight_gradient_order
+  const std::int32_t* targets = nullptr;                 // (N); negative: gradient exactly 0
   float temperature = 1.0f;
   std::int64_t row_chunk = 0;
   const float* d_logprob = nullptr;  // (N)

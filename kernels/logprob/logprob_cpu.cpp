@@ -29,8 +29,9 @@ Mat chunk_memory(Context& ctx, std::int64_t rows, std::int64_t vocab, DType dtyp
   return {data, rows, vocab, stride, dtype};
 }
 
-void head(Context& ctx, ConstMat hidden, ConstMat weight, const PackedWeight& packed, Mat logits) {
-  matmul(ctx, {.a = {.mat = hidden}, .b = {.mat = weight}, .packed = packed, .c = logits});
+template <class Args>
+void head(Context& ctx, const Args& a, ConstMat hidden, Mat logits) {
+  matmul(ctx, {.a = {.mat = hidden}, .b = {.mat = a.weight}, .packed = a.packed, .c = logits}, a.matmul_order);
 }
 
 /// The outputs of one row.
@@ -86,7 +87,7 @@ void forward_cpu(Context& ctx, const LogprobForward& a, Sites sites) {
   for (std::int64_t first = 0; first < n; first += chunk) {
     const std::int64_t rows = std::min(chunk, n - first);
     const Mat logits = memory.slice_rows(a.logits ? first : 0, rows);
-    head(ctx, a.hidden.slice_rows(first, rows), a.weight, a.packed, logits);
+    head(ctx, a, a.hidden.slice_rows(first, rows), logits);
     ctx.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t r = begin; r < end; ++r) row_forward(a, sites, logits, r, first + r);
     });
@@ -103,7 +104,7 @@ void backward_cpu(Context& ctx, const LogprobBackward& a, Sites sites) {
     const std::int64_t rows = std::min(chunk, n - first);
     const Mat logits = memory.slice_rows(0, rows);
     const ConstMat hidden = a.hidden.slice_rows(first, rows);
-    head(ctx, hidden, a.weight, a.packed, logits);
+    head(ctx, a, hidden, logits);
     const Mat gradient = gradient_of(logits, a.hidden.dtype);
     ctx.parallel_for(rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t r = begin; r < end; ++r) {
@@ -114,10 +115,11 @@ void backward_cpu(Context& ctx, const LogprobBackward& a, Sites sites) {
         }
       }
     });
-    matmul(ctx, {.a = {.mat = gradient}, .b = {.mat = a.weight, .transposed = true}, .c = a.d_hidden.slice_rows(first, rows)});
+    matmul(ctx, {.a = {.mat = gradient}, .b = {.mat = a.weight, .transposed = true}, .c = a.d_hidden.slice_rows(first, rows)},
+           a.matmul_order);
     if (!a.d_weight) continue;
-    matmul(ctx,
-           {.a = {.mat = gradient, .transposed = true}, .b = {.mat = hidden, .transposed = true}, .c = a.d_weight, .accumulate = true});
+    matmul(ctx, {.a = {.mat = gradient, .transposed = true}, .b = {.mat = hidden, .transposed = true}, .c = a.d_weight, .accumulate = true},
+           weight_gradient_order(a.matmul_order));
   }
 }
 

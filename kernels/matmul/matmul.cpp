@@ -4,6 +4,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/matmul/matmul_kernels.h"
+#include "kernels/matmul/matmul_orders.h"
 
 namespace plumb {
 namespace {
@@ -43,10 +44,6 @@ void check(const Matmul& m) {
     throw Error("matmul: accumulate needs an f32 c, which is " + std::string(name_of(m.c.dtype)));
 }
 
-void check(MatmulOrder order) {
-  if (order != MatmulOrder::pair_swapped) throw Error(std::string("matmul: reductions.matmul ") + enum_name(order) + " is not supported");
-}
-
 }  // namespace
 
 std::size_t packed_bytes(std::int64_t rows, std::int64_t depth, DType dtype) {
@@ -69,14 +66,14 @@ void pack_weight(Context& ctx, ConstMat w, std::int64_t first, std::int64_t coun
 
 void matmul(Context& ctx, const Matmul& m, MatmulOrder order) {
   check(m);
-  check(order);
-  matmul_cpu(ctx, m);
+  if (is_pair_swapped(order, m.a.depth())) return matmul_cpu(ctx, m);
+  matmul_ordered(ctx, m, order);
 }
 
 void matmul_on_thread(Context& ctx, int thread, const Matmul& m, MatmulOrder order) {
   check(m);
-  check(order);
-  matmul_cpu_on_thread(ctx, thread, m);
+  if (is_pair_swapped(order, m.a.depth())) return matmul_cpu_on_thread(ctx, thread, m);
+  matmul_ordered_on_thread(ctx, thread, m, order);
 }
 
 }  // namespace plumb

@@ -1,7 +1,8 @@
 // The exact matmul: C = A B^T, every element one FMA chain over k = 1, 0, 3, 2, ... from +0 (or from the element of C it
-// continues), an odd K padded by one zero, FTZ and DAZ set. The order depends on nothing else: row i of the output is the
-// same for M = 1 and M = 512, for any blocking, thread count and instruction set. vdpbf16ps computes exactly this chain.
-// A NaN in an unrounded f32 output is a NaN; its sign and payload are not defined (a rounded NaN is always 0x7FC0).
+// continues), an odd K padded by one zero, FTZ and DAZ set; other orders on request (MatmulOrder, matmul_orders.h). The order depends on
+// nothing else: row i of the output is the same for M = 1 and M = 512, for any blocking, thread count and instruction set. vdpbf16ps
+// computes exactly this chain. A NaN in an unrounded f32 output is a NaN; its sign and payload are not defined (a rounded NaN is always
+// 0x7FC0).
 #pragma once
 #include <cstdint>
 
@@ -40,9 +41,14 @@ struct Matmul {
   bool accumulate = false;  // c must be f32: each chain starts from the element of c instead of +0
   bool round = false;       // rounds to BF16 after the bias even when c is f32 (site linear.out); implied by a bf16 c
 };
+/// In an order of several chains `accumulate` starts the first of them from c: calls carried over k give the bits of one call in
+/// pair_swapped and natural only (weight gradients take weight_gradient_order).
 /// a and b may be f32 or bf16 in any mix; bf16 x bf16 takes the BF16 kernels, everything else FP32 ones: same chain.
 /// Throws Error when shapes or dtypes do not agree. c must not overlap a, b or the bias.
 void matmul(Context&, const Matmul&, MatmulOrder = MatmulOrder::pair_swapped);
+/// The order of a weight gradient, one chain over the rows of a whole step however they come in calls: natural in a model whose
+/// matmuls are natural, else pair_swapped. Orders of several chains have none that a split into micro-batches could not move.
+constexpr MatmulOrder weight_gradient_order(MatmulOrder order) { return order == MatmulOrder::natural ? order : MatmulOrder::pair_swapped; }
 /// The same bits computed by the calling thread alone, with the scratch slots matmul_a, matmul_b, matmul_c of `thread`:
 /// for small products inside a parallel_for.
 void matmul_on_thread(Context&, int thread, const Matmul&, MatmulOrder = MatmulOrder::pair_swapped);
