@@ -198,7 +198,6 @@ Qwen::Qwen(const ModelConfig& config, const Numerics& numerics, const ModelExecu
   validate(config);
   check_storage_sites(numerics, config);
   require(numerics.reductions.shards == 1, "numerics: reduction.shards other than 1 is not supported");
-  require(numerics.reductions.row_sum == RowSumOrder::lanes16, "numerics: reduction.row_sum other than lanes16 is not supported");
   require(max_rows >= 1 && max_positions >= 1, "internal: a model for no rows or no positions");
   QwenState& s = *state_;
   s.config = config;

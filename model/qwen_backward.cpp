@@ -187,7 +187,7 @@ void Backward::rotation(int layer, const Activations& a, Mat d_qkv, Sites sites)
                     .positions = run_.batch.positions,
                     .d_in = d_q,
                     .d_norm_weight = vector_gradient(Role::q_norm, layer)};
-  rope_backward(run_.ctx, rope, sites, mode.rope, mode.qk_norm);
+  rope_backward(run_.ctx, rope, sites, mode.rope, mode.qk_norm, s_.numerics.reductions.row_sum);
   rope.d_in = d_qkv.slice_cols(c_.q_cols(), c_.kv_cols());
   rope.d_out = rope.d_in;
   rope.in = a.qkv.slice_cols(c_.q_cols(), c_.kv_cols());
@@ -195,7 +195,7 @@ void Backward::rotation(int layer, const Activations& a, Mat d_qkv, Sites sites)
   rope.norm_weight = run_.weights.mat(Role::k_norm, layer);
   rope.rstd = a.k_rstd;
   rope.d_norm_weight = vector_gradient(Role::k_norm, layer);
-  rope_backward(run_.ctx, rope, sites, mode.rope, mode.qk_norm);
+  rope_backward(run_.ctx, rope, sites, mode.rope, mode.qk_norm, s_.numerics.reductions.row_sum);
 }
 
 void Backward::norm(ConstMat d_out, ConstMat d_stream_in, ConstMat sum, Role weight, int layer, const float* rstd, Sites sites) {
@@ -207,7 +207,7 @@ void Backward::norm(ConstMat d_out, ConstMat d_stream_in, ConstMat sum, Role wei
                     .rstd = rstd,
                     .d_sum = d_stream(),
                     .d_weight = vector_gradient(weight, layer)},
-                   sites, s_.numerics.backward.norm);
+                   sites, s_.numerics.backward.norm, s_.numerics.reductions.row_sum);
 }
 
 void Backward::block(int layer) {

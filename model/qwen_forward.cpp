@@ -44,7 +44,7 @@ void add_norm(const QwenRun& run, const AddNorm& n, Sites sites) {
                    .sum = n.sum.data == n.stream.data ? Mat{} : n.sum,
                    .out = n.out,
                    .rstd = n.rstd},
-                  sites);
+                  sites, run.state.numerics.reductions.row_sum);
 }
 
 void qkv_linear(const QwenRun& run, int layer, const Activations& a) {
@@ -80,13 +80,13 @@ void rotate(const QwenRun& run, int layer, const Activations& a, Sites sites) {
                    .positions = run.batch.positions,
                    .out = a.q,
                    .rstd = a.q_rstd};
-  rope_forward(run.ctx, rope, sites);
+  rope_forward(run.ctx, rope, sites, run.state.numerics.reductions.row_sum);
   rope.in = a.qkv.slice_cols(c.q_cols(), c.kv_cols());
   rope.heads = c.kv_heads;
   rope.norm_weight = run.weights.mat(Role::k_norm, layer);
   rope.out = a.k;
   rope.rstd = a.k_rstd;
-  rope_forward(run.ctx, rope, sites);
+  rope_forward(run.ctx, rope, sites, run.state.numerics.reductions.row_sum);
 }
 
 /// The rows' places in the cache, each sequence behind its prefix.

@@ -122,6 +122,8 @@ Numerics preset(std::string_view name) {
   } else if (name == "hf_eager") {
     n.base = kHfEagerSites;
     n.softmax = Softmax::normalised;
+    n.reductions.matmul = MatmulOrder::onednn_blocks;
+    n.reductions.row_sum = RowSumOrder::torch;
     n.backward = mirror_everywhere();
   } else if (name == "vllm_cpu_compiled") {
     n.base = kVllmCpuCompiledSites;

@@ -20,21 +20,21 @@ bool sum_is_exact(const RmsNormForward& a, Sites sites) {
 
 }  // namespace
 
-void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites) {
+void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites, RowSumOrder order) {
   require(bool(a.stream_in) && bool(a.out) && fits(a.delta, a.stream_in) && fits(a.stream_out, a.stream_in) && fits(a.sum, a.stream_in) &&
               fits(a.out, a.stream_in),
           "internal: rmsnorm_forward: delta, stream_in, stream_out, sum and out must have one shape");
   require(a.weight.cols == a.stream_in.cols, "internal: rmsnorm_forward: weight must have as many columns as the stream");
   require(sum_is_exact(a, sites), "internal: rmsnorm_forward: the sum must be saved in f32 unless both of its uses are rounded");
-  cpu::rmsnorm_forward(ctx, a, sites);
+  cpu::rmsnorm_forward(ctx, a, sites, order);
 }
 
-void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, BackwardMode mode) {
+void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, BackwardMode mode, RowSumOrder order) {
   require(bool(a.d_out) && bool(a.sum) && bool(a.d_sum) && a.rstd != nullptr && fits(a.d_stream, a.d_out) && fits(a.sum, a.d_out) &&
               fits(a.d_sum, a.d_out),
           "internal: rmsnorm_backward: d_out, d_stream, sum and d_sum must have one shape, rstd is needed");
   require(a.weight.cols == a.d_out.cols, "internal: rmsnorm_backward: weight must have as many columns as d_out");
-  cpu::rmsnorm_backward(ctx, a, sites, mode);
+  cpu::rmsnorm_backward(ctx, a, sites, mode, order);
 }
 
 }  // namespace plumb

@@ -1,5 +1,6 @@
 // Residual RMSNorm:  s = h + r;  stream = store(s);  rstd = 1/sqrt(mean(to_var(s)^2) + eps);
 //                    xhat = R?(to_scale(s) * rstd);  out = R?(xhat * w)
+// The mean's sum and the backward's <dz, X> are products and adds in the order RowSumOrder.
 // Sites: resid.store, resid.sum_to_var, resid.sum_to_scale, norm.xhat, norm.out (docs/numerics.md).
 // Source: Zhang & Sennrich 2019; rounding as read and proven in transformers, Inductor and vLLM.
 #pragma once
@@ -19,7 +20,7 @@ struct RmsNormForward {
   Mat out;                // (N, D)
   float* rstd = nullptr;  // (N); null: not wanted
 };
-void rmsnorm_forward(Context&, const RmsNormForward&, Sites);
+void rmsnorm_forward(Context&, const RmsNormForward&, Sites, RowSumOrder = RowSumOrder::lanes16);
 
 /// dz = R?(dout * w); dx = r*dz - X*(r^3/D)*<dz, X>; d_stream_out = R?(R?(dx) + d_stream_in); dw += sum over rows.
 /// `fused`: all FP32 including the stream's gradient, one rounding (to d_sum's dtype). `mirror`: each of R? rounds.
@@ -32,6 +33,6 @@ struct RmsNormBackward {
   Mat d_sum;                    // (N, D) gradient of s: flows to both h and r. May alias d_stream.
   float* d_weight = nullptr;    // (D) FP32, added to: one chain over the rows in order; null: not wanted
 };
-void rmsnorm_backward(Context&, const RmsNormBackward&, Sites, BackwardMode);
+void rmsnorm_backward(Context&, const RmsNormBackward&, Sites, BackwardMode, RowSumOrder = RowSumOrder::lanes16);
 
 }  // namespace plumb

@@ -3,7 +3,7 @@
 
 namespace plumb::cpu {
 
-void rmsnorm_forward(Context&, const RmsNormForward&, Sites);
-void rmsnorm_backward(Context&, const RmsNormBackward&, Sites, BackwardMode);
+void rmsnorm_forward(Context&, const RmsNormForward&, Sites, RowSumOrder);
+void rmsnorm_backward(Context&, const RmsNormBackward&, Sites, BackwardMode, RowSumOrder);
 
 }  // namespace plumb::cpu

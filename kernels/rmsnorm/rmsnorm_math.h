@@ -5,10 +5,10 @@
 
 namespace plumb {
 
-/// x^2 for the row's 16-lane sum: a product and then an add, as PyTorch's pow(2).mean() and Inductor's code do it.
+/// A term of the row's sum: a product of its own, then an add, as PyTorch's pow(2).mean() and Inductor's code do it.
 template <class V>
-[[gnu::always_inline]] inline V add_square(V sum, V x) {
-  return sum + x * x;
+[[gnu::always_inline]] inline V square(V x) {
+  return x * x;
 }
 
 inline float rstd_of(float sum_of_squares, std::int64_t n, float eps) { return rsqrt_(sum_of_squares / float(n) + eps); }

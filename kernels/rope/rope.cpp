@@ -50,20 +50,20 @@ void require_table(const RopeTable* table, const std::int32_t* positions, std::i
 
 }  // namespace
 
-void rope_forward(Context& ctx, const RopeForward& a, Sites sites) {
+void rope_forward(Context& ctx, const RopeForward& a, Sites sites, RowSumOrder order) {
   require(a.in.rows == a.out.rows && a.in.cols == a.out.cols, "internal: rope_forward: in and out must have one shape");
   require_table(a.table, a.positions, a.in.rows, a.in.cols, a.heads);
   require(!a.norm_weight || a.norm_weight.cols == a.table->head_dim(), "internal: rope_forward: norm_weight must have head_dim columns");
-  cpu::rope_forward(ctx, a, sites);
+  cpu::rope_forward(ctx, a, sites, order);
 }
 
-void rope_backward(Context& ctx, const RopeBackward& a, Sites sites, BackwardMode rope, BackwardMode qk_norm) {
+void rope_backward(Context& ctx, const RopeBackward& a, Sites sites, BackwardMode rope, BackwardMode qk_norm, RowSumOrder order) {
   require(a.d_out.rows == a.d_in.rows && a.d_out.cols == a.d_in.cols, "internal: rope_backward: d_out and d_in must have one shape");
   require_table(a.table, a.positions, a.d_out.rows, a.d_out.cols, a.heads);
   require(!a.norm_weight ||
               (a.norm_weight.cols == a.table->head_dim() && a.in.rows == a.d_out.rows && a.in.cols == a.d_out.cols && a.rstd != nullptr),
           "internal: rope_backward: QK norm needs the forward's input and rstd, and a weight of head_dim columns");
-  cpu::rope_backward(ctx, a, rope_gradient_sites(sites, rope, qk_norm));
+  cpu::rope_backward(ctx, a, rope_gradient_sites(sites, rope, qk_norm), order);
 }
 
 }  // namespace plumb

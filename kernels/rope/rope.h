@@ -2,6 +2,7 @@
 //   n = R?(R?(q * rstd_head) * w)            sites qk_norm.xhat, qk_norm.out
 //   x' = R?(R?(x*c) - R?(y_*s));  y' = R?(R?(y*c) + R?(x_*s))      x, y = first and second half of n;
 //   x_, y_ = the copy that rotate_half makes (site rope.rotated); sites rope.products, rope.out, rope.cos_sin_table
+// QK norm sums its squares, and its backward's dot product, in the order RowSumOrder.
 // Sources: Su et al. 2021; transformers modeling_qwen3 (rotate_half convention).
 #pragma once
 #include <cstdint>
@@ -44,7 +45,7 @@ struct RopeForward {
   Mat out;                                  // (N, heads*head_dim); may alias `in` exactly when the backward is not needed
   float* rstd = nullptr;                    // (N, heads); null: not wanted; only with norm_weight
 };
-void rope_forward(Context&, const RopeForward&, Sites);
+void rope_forward(Context&, const RopeForward&, Sites, RowSumOrder = RowSumOrder::lanes16);
 
 struct RopeBackward {
   ConstMat d_out;  // (N, heads*head_dim)
@@ -57,6 +58,6 @@ struct RopeBackward {
   Mat d_in;                                 // (N, heads*head_dim); may alias d_out exactly
   float* d_norm_weight = nullptr;           // (head_dim) FP32, added to: one chain over rows, heads inner; null: not wanted
 };
-void rope_backward(Context&, const RopeBackward&, Sites, BackwardMode rope, BackwardMode qk_norm);
+void rope_backward(Context&, const RopeBackward&, Sites, BackwardMode rope, BackwardMode qk_norm, RowSumOrder = RowSumOrder::lanes16);
 
 }  // namespace plumb

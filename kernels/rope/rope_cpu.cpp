@@ -2,6 +2,7 @@
 #include "kernels/rope/rope_cpu.h"
 
 #include "kernels/core/rows.h"
+#include "kernels/numerics/row_sum.h"
 #include "kernels/numerics/site_dispatch.h"
 #include "kernels/rope/rope_math.h"
 
@@ -23,6 +24,14 @@ struct Head {
   alignas(64) float values[kMaxHeadDim + kLanes];
 };
 
+/// Calls f(sum) with an empty sum in the given order for heads.
+template <class F>
+void with_head_sum(RowSumOrder order, F&& f) {
+  if (order == RowSumOrder::lanes16) return f(Lanes16Sum{});
+  Head terms;
+  f(OrderedSum{order, terms.values});
+}
+
 /// Calls f(j, n, c, s) over the first half of a head in lanes, with cos and sin of the row's position.
 template <class S, class F>
 void for_half(const RopeTable& table, std::int32_t position, S sites, F&& f) {
@@ -38,19 +47,18 @@ void load_head(const RowIn& in, std::int64_t first, int head_dim, Head& head) {
 }
 
 /// QK norm of a loaded head, in place; returns rstd.
-template <class S>
-float normalise_head(const RowIn& weight, float eps, int head_dim, S sites, Head& head) {
-  F32x16 squares(0.0f);
-  for_lanes(0, head_dim, [&](std::int64_t i, auto) { squares = add_square(squares, load16(head.values + i)); });
-  const float rstd = rstd_of(fold_sum(squares), head_dim, eps);
+template <class S, class Squares>
+float normalise_head(const RowIn& weight, float eps, int head_dim, S sites, Head& head, Squares squares) {
+  for_lanes(0, head_dim, [&](std::int64_t i, auto n) { squares.add(i, n, square(load16(head.values + i))); });
+  const float rstd = rstd_of(squares.total(head_dim), head_dim, eps);
   for_lanes(0, head_dim, [&](std::int64_t i, auto n) {
     store16(head.values + i, qk_norm_out(sites, load16(head.values + i), F32x16(rstd), weight.load(i, n)));
   });
   return rstd;
 }
 
-template <class S>
-void forward_row(const RopeForward& a, std::int64_t r, S sites) {
+template <class S, class Squares>
+void forward_row(const RopeForward& a, std::int64_t r, S sites, Squares squares) {
   const int head_dim = a.table->head_dim();
   const int half = head_dim / 2;
   const RowIn in(a.in, r);
@@ -61,7 +69,7 @@ void forward_row(const RopeForward& a, std::int64_t r, S sites) {
     const std::int64_t first = std::int64_t(h) * head_dim;
     load_head(in, first, head_dim, head);
     if (weight.data) {
-      const float rstd = normalise_head(weight, a.eps, head_dim, sites, head);
+      const float rstd = normalise_head(weight, a.eps, head_dim, sites, head, squares);
       if (a.rstd != nullptr) a.rstd[r * a.heads + h] = rstd;
     }
     for_half(*a.table, a.positions[r], sites, [&](std::int64_t j, auto n, F32x16 c, F32x16 s) {
@@ -73,27 +81,26 @@ void forward_row(const RopeForward& a, std::int64_t r, S sites) {
 }
 
 /// dL/dnormed = (through the weight) dL/dxhat into `d`, then dL/dq to d_in.
-template <class G>
-void norm_backward_head(const RopeBackward& a, std::int64_t r, std::int64_t first, float rstd, G g, Head& d) {
+template <class G, class Dots>
+void norm_backward_head(const RopeBackward& a, std::int64_t r, std::int64_t first, float rstd, G g, Head& d, Dots dots) {
   const int head_dim = a.table->head_dim();
   const RowIn in(a.in, r);
   const RowIn weight(a.norm_weight, 0);
   const RowOut d_in(a.d_in, r);
-  F32x16 dots(0.0f);
   for_lanes(0, head_dim, [&](std::int64_t i, auto n) {
     const F32x16 dz = qk_norm_d_xhat(g, load_part(d.values + i, n), weight.load(i, n));
     store_part(d.values + i, dz, n);
-    dots = dots + dz * in.load(first + i, n);
+    dots.add(i, n, dz * in.load(first + i, n));
   });
-  const F32x16 factor(variance_factor(fold_sum(dots), rstd, head_dim));
+  const F32x16 factor(variance_factor(dots.total(head_dim), rstd, head_dim));
   for_lanes(0, head_dim, [&](std::int64_t i, auto n) {
     const F32x16 dz = load_part(d.values + i, n);
     d_in.store(first + i, dz * F32x16(rstd) + variance_gradient(factor, in.load(first + i, n)), n);
   });
 }
 
-template <class G>
-void backward_row(const RopeBackward& a, std::int64_t r, G g) {
+template <class G, class Dots>
+void backward_row(const RopeBackward& a, std::int64_t r, G g, Dots dots) {
   const int head_dim = a.table->head_dim();
   const int half = head_dim / 2;
   const RowIn d_out(a.d_out, r);
@@ -118,7 +125,7 @@ void backward_row(const RopeBackward& a, std::int64_t r, G g) {
       store_part(d.values + j, rope_d_normed(g, u.x), n);
       store_part(d.values + half + j, rope_d_normed(g, u.y), n);
     });
-    norm_backward_head(a, r, first, a.rstd[r * a.heads + h], g, d);
+    norm_backward_head(a, r, first, a.rstd[r * a.heads + h], g, d, dots);
   }
 }
 
@@ -151,15 +158,17 @@ void weight_gradient(const RopeBackward& a, int begin, int end, G g) {
 
 }  // namespace
 
-void rope_forward(Context& ctx, const RopeForward& a, Sites sites) {
+void rope_forward(Context& ctx, const RopeForward& a, Sites sites, RowSumOrder order) {
   with_masks<0u, kRoundedTable.mask, kGradientSites.mask>(stored_sites(sites, Site::rope_out, a.out), kForwardSites, [&](auto s) {
     ctx.parallel_for(a.in.rows, row_grain(a.in.cols), [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t r = begin; r < end; ++r) forward_row(a, r, s);
+      with_head_sum(order, [&](auto squares) {
+        for (std::int64_t r = begin; r < end; ++r) forward_row(a, r, s, squares);
+      });
     });
   });
 }
 
-void rope_backward(Context& ctx, const RopeBackward& a, Sites gradient_sites) {
+void rope_backward(Context& ctx, const RopeBackward& a, Sites gradient_sites, RowSumOrder order) {
   with_masks<0u, kFused.mask, kFusedRoundedTable.mask, kGradientSites.mask>(gradient_sites, kGradientSites, [&](auto g) {
     // First: d_in may be d_out itself.
     if (a.norm_weight && a.d_norm_weight != nullptr) {
@@ -170,7 +179,9 @@ void rope_backward(Context& ctx, const RopeBackward& a, Sites gradient_sites) {
       });
     }
     ctx.parallel_for(a.d_out.rows, row_grain(a.d_out.cols), [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t r = begin; r < end; ++r) backward_row(a, r, g);
+      with_head_sum(order, [&](auto dots) {
+        for (std::int64_t r = begin; r < end; ++r) backward_row(a, r, g, dots);
+      });
     });
   });
 }
