@@ -1,5 +1,6 @@
 // Trained models: the text that others got from them is the text that we get. stories260K (PLUMB_SHARED) and a real 135M
 // instruct model (PLUMB_SMOLLM2); skipped, visibly, without them.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -97,6 +98,54 @@ TEST(SlowRealModel, SmolLm2AnswersAndScoresAsTransformersDoes) {
   RecordProperty("largest_logprob_difference", std::to_string(worst));
   std::printf("largest difference of a log-prob from transformers in FP32: %.2e\n", worst);
   EXPECT_LT(worst, 1e-3);
+}
+
+/// The recorded rollouts of a real vLLM: prompt, response and, per token, what transformers said of it.
+struct Rollouts {
+  Rollouts(const fs::path& file, const char* scores) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) {
+      const auto row = nlohmann::json::parse(line);
+      auto tokens = row["prompt_ids"].get<std::vector<std::int32_t>>();
+      const auto response = row["response_ids"].get<std::vector<std::int32_t>>();
+      prompt_lens.push_back(std::int64_t(tokens.size()));
+      tokens.insert(tokens.end(), response.begin(), response.end());
+      longest = std::max(longest, std::int64_t(tokens.size()));
+      ids.push_back(std::move(tokens));
+      for (double x : row[scores]) want.push_back(x);
+    }
+  }
+  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<std::int64_t> prompt_lens;
+  std::vector<double> want;
+  std::int64_t longest = 0;
+};
+
+// 30 layers: one flipped tie anywhere and hardly a log-prob would be equal. They are printed with six digits.
+TEST(SlowRealModel, SmolLm2UnderHfEagerIsTransformersBitForBit) {
+  const char* where = std::getenv("PLUMB_SMOLLM2");
+  const char* shared = std::getenv("PLUMB_SHARED");
+  if (where == nullptr || shared == nullptr) GTEST_SKIP() << "PLUMB_SMOLLM2 or PLUMB_SHARED is not set: no real 135M model";
+  Context ctx(2);
+  const LoadedModel m(ctx, where, "hf_eager");
+  for (const char* mode : {"eager", "compiled"}) {
+    const Rollouts r(fs::path(shared) / fmt::format("conformance/vllm/smollm2_{}.jsonl", mode), "trainer_hf_eager");
+    Scorer scorer(m.config, m.numerics, {.micro_batch_tokens = 2048}, r.longest);
+    std::vector<TrainSequence> sequences;
+    for (std::size_t i = 0; i < r.ids.size(); ++i) sequences.push_back({.tokens = r.ids[i], .prompt_len = r.prompt_lens[i]});
+    const std::vector<float> got = scorer.score(ctx, m.weights, sequences, 1.0f).logprob;
+    ASSERT_EQ(got.size(), r.want.size());
+    double worst = 0;
+    std::size_t equal = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double d = std::abs(double(got[i]) - r.want[i]);
+      worst = std::max(worst, d);
+      equal += d <= 1e-6;
+    }
+    fmt::print("rollouts of vLLM {}: {} of {} log-probs of transformers equal to 1e-6, largest difference {:.2e}\n", mode, equal,
+               got.size(), worst);
+    EXPECT_EQ(equal, got.size());
+  }
 }
 
 }  // namespace
