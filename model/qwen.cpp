@@ -143,22 +143,10 @@ std::size_t table_bytes(const ModelConfig& c, std::int64_t positions) {
   return kTables * std::size_t(positions) * std::size_t(c.head_dim / 2) * sizeof(float);
 }
 
-/// What is stored in the compute dtype is rounded there; a site that says otherwise would be a lie.
-void check_storage_sites(const Numerics& numerics, const ModelConfig& c) {
-  if (numerics.compute == DType::f32) return;
-  for (int l = 0; l < c.layers; ++l) {
-    for (Site site : {Site::rope_out, Site::attn_out, Site::swiglu_out, Site::linear_out}) {
-      if (!numerics.sites(l, c.layers, Place::block).rounded(site)) {
-        throw UsageError(fmt::format("numerics: {} = f is not supported with compute {}: it is stored in that type", name_of(site),
-                                     name_of(numerics.compute)));
-      }
-    }
-    for (Place place : {Place::input_norm, Place::post_attention_norm, Place::final_norm}) {
-      if (numerics.sites(l, c.layers, place).rounded(Site::norm_out)) continue;
-      throw UsageError(fmt::format("numerics: {} = f is not supported with compute {}: it is stored in that type", name_of(Site::norm_out),
-                                   name_of(numerics.compute)));
-    }
-  }
+void check_supported(const Numerics& numerics) {
+  const std::string what = unsupported(numerics);
+  if (what.empty()) return;
+  throw UsageError(fmt::format("numerics {}: no kernel does this yet: {}", numerics.preset, what));
 }
 
 }  // namespace
@@ -196,8 +184,7 @@ Qwen::Qwen(const ModelConfig& config, const Numerics& numerics, const ModelExecu
            std::int64_t max_positions, bool training)
     : state_(std::make_unique<QwenState>()) {
   validate(config);
-  check_storage_sites(numerics, config);
-  require(numerics.reductions.shards == 1, "numerics: reduction.shards other than 1 is not supported");
+  check_supported(numerics);
   require(max_rows >= 1 && max_positions >= 1, "internal: a model for no rows or no positions");
   QwenState& s = *state_;
   s.config = config;

@@ -22,7 +22,7 @@ constexpr int kMaxPositions = 64;
 /// The shipped presets, and one whose stream is FP32 in the first block only (as compiled transformers models have it).
 std::vector<Numerics> all_numerics() {
   std::vector<Numerics> out;
-  for (std::string_view name : preset_names()) out.push_back(preset(name));
+  for (std::string_view name : usable_presets()) out.push_back(preset(name));
   Numerics mixed = preset("hf_eager");
   mixed.preset = "mixed";
   for (Site site : {Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale}) {

@@ -2,7 +2,6 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
-#include "kernels/numerics/preset_sites.h"
 
 namespace plumb {
 
@@ -13,10 +12,6 @@ constexpr std::array<std::string_view, kSites> kSiteNames = {
     "qk_norm.out", "rope.cos_sin_table", "rope.rotated",     "rope.products",      "rope.out",   "attn.scores",    "attn.scaled",
     "attn.probs",  "attn.out",           "swiglu.silu",      "swiglu.out",         "linear.out", "lm_head.logits", "logits.temperature"};
 
-constexpr std::string_view name_of(Place p) {
-  constexpr std::array<std::string_view, int(Place::count)> kNames = {"block", "input_norm", "post_attention_norm", "final_norm"};
-  return kNames[std::size_t(p)];
-}
 constexpr const char* name_of(bool rounded) { return rounded ? "b" : "f"; }
 
 bool covers(const SiteOverride& o, int layer, int n_layers, Place place) {
@@ -26,27 +21,20 @@ bool covers(const SiteOverride& o, int layer, int n_layers, Place place) {
   return layer >= absolute(o.first_layer) && layer <= absolute(o.last_layer);
 }
 
-BackwardModes mirror_everywhere() {
-  constexpr BackwardMode m = BackwardMode::mirror;
-  return {.norm = m,
-          .qk_norm = m,
-          .rope = m,
-          .attention = m,
-          .swiglu = m,
-          .linear = m,
-          .embedding = m,
-          .merged_qkv = false,
-          .merged_gate_up = false};
+void describe_override(const SiteOverride& o, std::string& out) {
+  out += std::string(name_of(o.site)) + " at " + enum_name(o.place);
+  if (o.place != Place::final_norm) out += " of layers " + std::to_string(o.first_layer) + ".." + std::to_string(o.last_layer);
+  out += std::string(": ") + name_of(o.rounded) + "\n";
 }
 
 void describe_sites(const Numerics& n, std::string& out) {
   for (int i = 0; i < kSites; ++i) {
     out += std::string(kSiteNames[std::size_t(i)]) + ": " + name_of(n.base.rounded(Site(i))) + "\n";
   }
-  for (const SiteOverride& o : n.overrides) {
-    out += std::string(name_of(o.site)) + " at " + std::string(name_of(o.place));
-    if (o.place != Place::final_norm) out += " of layers " + std::to_string(o.first_layer) + ".." + std::to_string(o.last_layer);
-    out += std::string(": ") + name_of(o.rounded) + "\n";
+  for (int i = 0; i < kSites; ++i) {  // those of different sites do not meet, so their order is no fact
+    for (const SiteOverride& o : n.overrides) {
+      if (o.site == Site(i)) describe_override(o, out);
+    }
   }
 }
 
@@ -98,6 +86,7 @@ Sites Numerics::sites(int layer, int n_layers, Place place) const {
 
 std::string Numerics::describe() const {
   std::string out = std::string("compute: ") + plumb::name_of(compute) + "\n";
+  if (mantissa_bits != 7) out += "mantissa_bits: " + std::to_string(mantissa_bits) + "\n";
   if (compute != DType::f32) describe_sites(*this, out);
   out += std::string("attention.softmax: ") + enum_name(softmax) + "\n";
   out += std::string("attention.scale_at: ") + enum_name(scale_at) + "\n";
@@ -113,32 +102,5 @@ std::uint64_t Numerics::hash() const {
 }
 
 bool operator==(const Numerics& a, const Numerics& b) { return a.describe() == b.describe(); }
-
-Numerics preset(std::string_view name) {
-  Numerics n;
-  n.preset = name;
-  if (name == "fused") {
-    n.base = kFusedSites;
-  } else if (name == "hf_eager") {
-    n.base = kHfEagerSites;
-    n.softmax = Softmax::normalised;
-    n.reductions.matmul = MatmulOrder::onednn_blocks;
-    n.reductions.row_sum = RowSumOrder::torch;
-    n.backward = mirror_everywhere();
-  } else if (name == "vllm_cpu_compiled") {
-    n.base = kVllmCpuCompiledSites;
-    n.scale_at = ScaleAt::query;
-  } else if (name == "fp32") {
-    n.compute = DType::f32;
-  } else {
-    throw UsageError("unknown numerics preset '" + std::string(name) + "'" + suggestion(name, preset_names()));
-  }
-  return n;
-}
-
-const std::vector<std::string_view>& preset_names() {
-  static const std::vector<std::string_view> names = {"fused", "hf_eager", "vllm_cpu_compiled", "fp32"};
-  return names;
-}
 
 }  // namespace plumb

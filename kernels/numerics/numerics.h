@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,9 +52,19 @@ struct Sites {
   constexpr void set(Site s, bool b) { mask = b ? mask | 1u << int(s) : mask & ~(1u << int(s)); }
   friend constexpr bool operator==(Sites, Sites) = default;
 };
+constexpr Sites make_sites(std::initializer_list<Site> rounded) {
+  Sites s;
+  for (Site x : rounded) s.set(x, true);
+  return s;
+}
 
 /// Where in a layer a site sits. `block` holds everything but the residual norms.
 enum class Place : std::uint8_t { block, input_norm, post_attention_norm, final_norm, count };
+constexpr auto enum_names(Place) {
+  using enum Place;
+  return std::array{std::pair{block, "block"}, std::pair{input_norm, "input_norm"}, std::pair{post_attention_norm, "post_attention_norm"},
+                    std::pair{final_norm, "final_norm"}};
+}
 
 /// In layers first..last (negative counts from the end, -1 = the last layer) and at `place` the site has value `rounded`.
 /// The final norm belongs to no layer: overrides at Place::final_norm ignore the range.
@@ -168,6 +179,7 @@ struct BackwardModes {
 struct Numerics {
   std::string preset = "fused";         // the name it started from; informative, not part of equality or hash
   DType compute = DType::bf16;          // storage of activations and of the weights' compute copy; f32 makes every site `f`
+  int mantissa_bits = 7;                // kept by a rounding to the compute dtype; 7 is BF16, less is a dose-response experiment
   Sites base;                           // the sites' values where no override applies
   std::vector<SiteOverride> overrides;  // later ones win
   Softmax softmax = Softmax::flash;
@@ -183,8 +195,13 @@ struct Numerics {
   friend bool operator==(const Numerics& a, const Numerics& b);
 };
 
-/// fused, hf_eager, vllm_cpu_compiled, fp32. Throws UsageError naming the nearest valid preset.
+/// A preset of configs/numerics by name; presets.h says where its knowledge comes from. Throws UsageError naming the nearest.
 Numerics preset(std::string_view name);
 const std::vector<std::string_view>& preset_names();
+
+/// What of it no kernel does yet, as "reductions.matmul natural"; empty when everything can run.
+std::string unsupported(const Numerics&);
+/// The presets that can run.
+std::vector<std::string_view> usable_presets();
 
 }  // namespace plumb

@@ -8,6 +8,8 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
+#include "kernels/numerics/preset_sites.h"
+#include "kernels/numerics/presets.h"
 #include "kernels/numerics/site_dispatch.h"
 
 namespace plumb {
@@ -37,7 +39,7 @@ TEST(Numerics, UnknownNamesSuggestTheNearest) {
   EXPECT_THAT(error_of([] { site_from_name("rope.product"); }), HasSubstr("'rope.products'"));
   EXPECT_THAT(error_of([] { preset("hf-eager"); }), HasSubstr("'hf_eager'"));
   EXPECT_THAT(error_of([] { preset("vllm_cpu_compield"); }), HasSubstr("'vllm_cpu_compiled'"));
-  EXPECT_THAT(error_of([] { preset("zzzzzz"); }), HasSubstr("known: fused, hf_eager"));
+  EXPECT_THAT(error_of([] { preset("zzzzzz"); }), HasSubstr("known: fused, fp32, hf_autocast_fp32params"));
 }
 
 TEST(Numerics, EditDistanceCountsASwapOnce) {
@@ -68,6 +70,57 @@ TEST(Numerics, PresetsAreWhatTheStacksDo) {
   EXPECT_EQ(preset("hf_eager").backward.attention, BackwardMode::mirror);
   EXPECT_FALSE(preset("hf_eager").backward.merged_qkv);
   EXPECT_EQ(preset("fp32").sites(0, 1, Place::block), Sites{});
+}
+
+TEST(Numerics, APresetSaysHowEachFactIsKnown) {
+  EXPECT_GE(presets().size(), 16u);
+  for (const Preset& p : presets()) {
+    EXPECT_EQ(p.numerics.preset, p.name);
+    EXPECT_FALSE(p.stack.empty() || p.summary.empty()) << p.name;
+    EXPECT_GE(int(p.facts.size()), p.name == "fp32" ? 1 : kSites) << p.name;
+    for (const PresetFact& f : p.facts) EXPECT_FALSE(f.source.empty()) << p.name << " " << f.key;
+  }
+  EXPECT_EQ(find_preset("hf_eager").facts[1].key, "embedding");
+  EXPECT_EQ(find_preset("hf_eager").facts[1].knowledge, Knowledge::proven);
+  EXPECT_EQ(find_preset("torchtitan").numerics.preset, "torchtitan");
+}
+
+TEST(Numerics, CompiledModelsKeepTheFirstBlocksStream) {
+  const Numerics n = preset("hf_compiled");
+  for (Site s : {Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale}) {
+    EXPECT_FALSE(n.sites(0, 4, Place::post_attention_norm).rounded(s)) << name_of(s);
+    EXPECT_TRUE(n.sites(1, 4, Place::post_attention_norm).rounded(s)) << name_of(s);
+    EXPECT_TRUE(n.sites(0, 4, Place::input_norm).rounded(s)) << name_of(s);
+    EXPECT_TRUE(n.sites(0, 4, Place::final_norm).rounded(s)) << name_of(s);
+  }
+}
+
+TEST(Numerics, WhatNoKernelDoesIsNamed) {
+  for (const char* name : {"fused", "fp32", "hf_eager", "hf_compiled", "vllm_cpu_compiled", "vllm_compiled"}) {
+    EXPECT_EQ(unsupported(preset(name)), "") << name;
+  }
+  Numerics n = preset("fused");
+  n.mantissa_bits = 5;
+  n.base.set(Site::rope_out, false);
+  n.reductions.shards = 3;
+  EXPECT_EQ(unsupported(n), "mantissa_bits 5, rope.out f (it is stored in bf16), reductions.shards 3");
+  n = preset("fused");
+  n.overrides.push_back({.first_layer = 1, .last_layer = 1, .place = Place::final_norm, .site = Site::norm_out, .rounded = false});
+  EXPECT_EQ(unsupported(n), "norm.out f (it is stored in bf16)");
+  n.compute = DType::f32;
+  EXPECT_EQ(unsupported(n), "");
+}
+
+TEST(Numerics, TheOrderOfOverridesOfDifferentSitesIsNoFact) {
+  const SiteOverride a{.first_layer = 0, .last_layer = 0, .place = Place::block, .site = Site::swiglu_silu, .rounded = true};
+  const SiteOverride b{.first_layer = 0, .last_layer = 0, .place = Place::input_norm, .site = Site::norm_xhat, .rounded = true};
+  Numerics one = preset("fused");
+  Numerics two = one;
+  one.overrides = {a, b};
+  two.overrides = {b, a};
+  EXPECT_TRUE(one == two);
+  two.overrides.pop_back();
+  EXPECT_FALSE(one == two);
 }
 
 TEST(Numerics, ComputeInFp32RoundsNowhere) {
@@ -118,6 +171,7 @@ TEST(Numerics, EveryFactChangesTheHash) {
     return add(n) && !(n == base);
   };
   EXPECT_TRUE(changed([](Numerics& n) { n.overrides.push_back({.site = Site::norm_xhat, .rounded = true}); }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.mantissa_bits = 6; }));
   EXPECT_TRUE(changed([](Numerics& n) { n.softmax = Softmax::normalised; }));
   EXPECT_TRUE(changed([](Numerics& n) { n.scale_at = ScaleAt::query; }));
   EXPECT_TRUE(changed([](Numerics& n) { n.reductions.attention_kv_tile = 256; }));

@@ -2,7 +2,7 @@
 // A kernel is written once over a type with `bool rounded(Site)`; the two paths give the same bits.
 #pragma once
 #include "kernels/core/tensor.h"
-#include "kernels/numerics/preset_sites.h"
+#include "kernels/numerics/numerics.h"
 
 namespace plumb {
 

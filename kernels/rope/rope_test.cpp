@@ -7,6 +7,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/testing.h"
+#include "kernels/numerics/preset_sites.h"
 #include "kernels/numerics/site_dispatch.h"
 #include "kernels/rope/rope_ref.h"
 

@@ -1,0 +1,360 @@
+#include "engine/config/numerics_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+
+#include "engine/config/schema.h"
+#include "kernels/core/error.h"
+#include "kernels/core/nearest.h"
+#include "model/files/files.h"
+
+namespace plumb {
+namespace {
+
+using Kind = ConfigNode::Kind;
+using Key = std::string;
+using KeyValues = std::vector<std::pair<std::string, std::string>>;
+
+enum class SiteValue : std::uint8_t { f, b };
+constexpr auto enum_names(SiteValue) { return std::array{std::pair{SiteValue::f, "f"}, std::pair{SiteValue::b, "b"}}; }
+
+enum class ComputeName : std::uint8_t { bf16, fp16, fp32 };
+constexpr auto enum_names(ComputeName) {
+  return std::array{std::pair{ComputeName::bf16, "bf16"}, std::pair{ComputeName::fp16, "fp16"}, std::pair{ComputeName::fp32, "fp32"}};
+}
+
+/// `liger`: its kernels' backward is FP32 inside with one rounding per output, whatever the forward rounds: that is `fused`.
+enum class BackwardName : std::uint8_t { fused, mirror, liger };
+constexpr auto enum_names(BackwardName) {
+  using enum BackwardName;
+  return std::array{std::pair{fused, "fused"}, std::pair{mirror, "mirror"}, std::pair{liger, "liger"}};
+}
+
+const std::vector<std::string_view> kTopKeys = {
+    "compute", "mantissa_bits", "every_site", "layers",         "input_norm", "post_attention_norm", "final_norm", "head",
+    "softmax", "scale_at",      "merged_qkv", "merged_gate_up", "backward",   "reductions"};
+
+bool is_norm_site(Site s) {
+  return s == Site::resid_store || s == Site::resid_sum_to_var || s == Site::resid_sum_to_scale || s == Site::norm_xhat ||
+         s == Site::norm_out;
+}
+bool belongs_to_no_layer(Site s) { return s == Site::embedding || s == Site::lm_head_logits || s == Site::logits_temperature; }
+
+std::vector<std::string_view> site_names() {
+  std::vector<std::string_view> names;
+  for (int i = 0; i < kSites; ++i) names.push_back(name_of(Site(i)));
+  return names;
+}
+
+std::string joined(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
+
+/// One map of numerics being read.
+class Reader {
+ public:
+  Reader(Numerics& numerics, std::vector<NumericsFact>* facts) : n_(numerics), facts_(facts) {}
+
+  void read(const ConfigNode& map) {
+    for (const ConfigNode::Entry& e : entries(map, "")) read_top(e);
+  }
+
+ private:
+  using SiteAction = std::function<void(Site, bool)>;
+
+  const std::vector<ConfigNode::Entry>& entries(const ConfigNode& node, const Key& path) const {
+    if (node.kind == Kind::map || node.kind == Kind::null) return node.entries;
+    throw UsageError(fmt::format("{}: {} is a section of keys; found {}", node.where, path.empty() ? "numerics" : path, describe(node)));
+  }
+
+  [[noreturn]] static void unknown(const ConfigNode::Entry& e, const Key& path, std::vector<std::string_view> known) {
+    const std::string word = joined(path, e.key);
+    std::string_view meant = nearest(word, known);
+    if (meant.empty()) meant = nearest(e.key, known);
+    std::string list;
+    for (std::string_view k : known) list += (list.empty() ? "" : ", ") + std::string(k);
+    throw UsageError(fmt::format("{}: unknown key {}{}", e.where, in_quotes(word),
+                                 meant.empty() ? "; known: " + list : fmt::format("; did you mean {}?", in_quotes(meant))));
+  }
+
+  /// Reads one value and notes the fact. In a preset file it is [value, knowledge, source].
+  template <class T>
+  T value(const ConfigNode& node, const Key& key) {
+    if (facts_ && (node.kind != Kind::list || node.items.size() != 3)) {
+      throw UsageError(fmt::format("{}: {} is {}; [value, knowledge, source] is right in a preset file", node.where, key, describe(node)));
+    }
+    const ConfigNode& text = facts_ ? node.items[0] : node;
+    T out{};
+    try {
+      read_value(text, out);
+    } catch (const UsageError& error) {
+      const std::string what = error.what();
+      const auto at = what.find(": found ");
+      throw UsageError(at == std::string::npos ? what : what.substr(0, at) + ": " + key + what.substr(at));
+    }
+    if (facts_) facts_->push_back({key, text.text, node.items[1].text, node.items[2].text, node.where});
+    return out;
+  }
+
+  bool read_site_value(const ConfigNode& node, const Key& key) { return value<SiteValue>(node, key) == SiteValue::b; }
+
+  void set_everywhere(Site site, bool rounded) {
+    n_.base.set(site, rounded);
+    std::erase_if(n_.overrides, [&](const SiteOverride& o) { return o.site == site; });
+  }
+
+  void set_at(SiteOverride o) {
+    std::erase_if(n_.overrides, [&](const SiteOverride& old) {
+      return old.site == o.site && old.place == o.place &&
+             (o.place == Place::final_norm || (old.first_layer == o.first_layer && old.last_layer == o.last_layer));
+    });
+    n_.overrides.push_back(o);
+  }
+
+  /// A site by its dotted name, or a map of them: `rope: {products: b}`. False when the key is neither.
+  bool read_sites(const ConfigNode::Entry& e, const Key& path, const std::string& prefix, const SiteAction& act) {
+    const std::string name = prefix + e.key;
+    const auto names = site_names();
+    if (const auto it = std::find(names.begin(), names.end(), name); it != names.end() && e.value.kind != Kind::map) {
+      act(Site(it - names.begin()), read_site_value(e.value, joined(path, name)));
+      return true;
+    }
+    const bool is_prefix = std::any_of(names.begin(), names.end(), [&](std::string_view n) { return n.starts_with(name + "."); });
+    if (!is_prefix || e.value.kind != Kind::map) return false;
+    for (const ConfigNode::Entry& inner : e.value.entries) {
+      if (!read_sites(inner, path, name + ".", act)) unknown(inner, joined(path, name), names);
+    }
+    return true;
+  }
+
+  void require_place(const std::string& where, Site site, Place place) const {
+    if (belongs_to_no_layer(site))
+      throw UsageError(fmt::format("{}: {} belongs to no layer: give it beside `layers`", where, name_of(site)));
+    if (is_norm_site(site) == (place != Place::block)) return;
+    throw UsageError(fmt::format("{}: {} has no value at {}; {} is right", where, name_of(site), enum_name(place),
+                                 is_norm_site(site) ? "input_norm, post_attention_norm or final_norm" : "block, or no place at all"));
+  }
+
+  void read_place(const ConfigNode::Entry& e, const Key& path, Place place, int first, int last) {
+    for (const ConfigNode::Entry& inner : entries(e.value, path)) {
+      const bool known = read_sites(inner, path, "", [&](Site site, bool rounded) {
+        require_place(inner.where, site, place);
+        set_at({.first_layer = first, .last_layer = last, .place = place, .site = site, .rounded = rounded});
+      });
+      if (!known) unknown(inner, path, site_names());
+    }
+  }
+
+  static std::pair<int, int> read_range(const ConfigNode::Entry& e) {
+    if (e.key == "first") return {0, 0};
+    if (e.key == "last") return {-1, -1};
+    if (e.key == "all") return {0, -1};
+    const char* end = e.key.data() + e.key.size();
+    int first = 0;
+    const auto one = std::from_chars(e.key.data(), end, first);
+    if (one.ec == std::errc() && one.ptr == end) return {first, first};
+    int last = 0;
+    if (one.ec == std::errc() && *one.ptr == '-') {
+      const auto two = std::from_chars(one.ptr + 1, end, last);
+      const bool ordered = last < 0 || (first >= 0 && first <= last);
+      if (two.ec == std::errc() && two.ptr == end && ordered) return {first, last};
+    }
+    throw UsageError(
+        fmt::format("{}: {} names no layers; a number, a range such as 2-4, 2--1, first, last or all is right", e.where, in_quotes(e.key)));
+  }
+
+  void read_layer(const ConfigNode::Entry& layer, const Key& path) {
+    const auto [first, last] = read_range(layer);
+    for (const ConfigNode::Entry& e : entries(layer.value, path)) {
+      bool known = false;
+      for (Place place : {Place::block, Place::input_norm, Place::post_attention_norm}) {
+        if (e.key != enum_name(place)) continue;
+        read_place(e, joined(path, e.key), place, first, last);
+        known = true;
+      }
+      known = known || read_sites(e, path, "", [&](Site site, bool rounded) {
+                require_place(e.where, site, is_norm_site(site) ? Place::input_norm : Place::block);
+                SiteOverride o{.first_layer = first, .last_layer = last, .place = Place::block, .site = site, .rounded = rounded};
+                if (is_norm_site(site)) o.place = Place::input_norm;
+                set_at(o);
+                if (!is_norm_site(site)) return;
+                o.place = Place::post_attention_norm;
+                set_at(o);
+              });
+      if (known) continue;
+      auto names = site_names();
+      names.insert(names.begin(), {"block", "input_norm", "post_attention_norm"});
+      unknown(e, path, names);
+    }
+  }
+
+  void read_backward(const ConfigNode::Entry& e) {
+    const auto mode = [&](const ConfigNode& node, const Key& key) {
+      return value<BackwardName>(node, key) == BackwardName::mirror ? BackwardMode::mirror : BackwardMode::fused;
+    };
+    BackwardModes& b = n_.backward;
+    const std::pair<const char*, BackwardMode*> regions[] = {{"norm", &b.norm},           {"qk_norm", &b.qk_norm}, {"rope", &b.rope},
+                                                             {"attention", &b.attention}, {"swiglu", &b.swiglu},   {"linear", &b.linear},
+                                                             {"embedding", &b.embedding}};
+    if (e.value.kind != Kind::map) {
+      const BackwardMode all = mode(e.value, "backward");
+      for (const auto& [_, m] : regions) *m = all;
+      return;
+    }
+    for (const ConfigNode::Entry& inner : e.value.entries) {
+      const auto it = std::find_if(std::begin(regions), std::end(regions), [&](const auto& r) { return inner.key == r.first; });
+      if (it == std::end(regions)) unknown(inner, "backward", {"norm", "qk_norm", "rope", "attention", "swiglu", "linear", "embedding"});
+      *it->second = mode(inner.value, "backward." + inner.key);
+    }
+  }
+
+  void read_reductions(const ConfigNode::Entry& e) {
+    Reductions& r = n_.reductions;
+    for (const ConfigNode::Entry& i : entries(e.value, "reductions")) {
+      const Key key = "reductions." + i.key;
+      if (i.key == "matmul")
+        r.matmul = value<MatmulOrder>(i.value, key);
+      else if (i.key == "row_sum")
+        r.row_sum = value<RowSumOrder>(i.value, key);
+      else if (i.key == "attention_qk")
+        r.attention_qk = value<MatmulOrder>(i.value, key);
+      else if (i.key == "attention_pv")
+        r.attention_pv = value<MatmulOrder>(i.value, key);
+      else if (i.key == "attention_sum")
+        r.attention_sum = value<AttentionSum>(i.value, key);
+      else if (i.key == "attention_exp")
+        r.attention_exp = value<AttentionExp>(i.value, key);
+      else if (i.key == "attention_kv_tile")
+        r.attention_kv_tile = value<int>(i.value, key);
+      else if (i.key == "attention_kv_split")
+        r.attention_kv_split = value<int>(i.value, key);
+      else if (i.key == "shards")
+        r.shards = value<int>(i.value, key);
+      else
+        unknown(i, "reductions",
+                {"matmul", "row_sum", "attention_qk", "attention_pv", "attention_sum", "attention_exp", "attention_kv_tile",
+                 "attention_kv_split", "shards"});
+    }
+  }
+
+  void read_compute(const ConfigNode::Entry& e) {
+    const ComputeName name = value<ComputeName>(e.value, "compute");
+    if (name == ComputeName::fp16) throw UsageError(fmt::format("{}: compute fp16 is not supported yet; bf16 or fp32 is right", e.where));
+    n_.compute = name == ComputeName::fp32 ? DType::f32 : DType::bf16;
+  }
+
+  void read_head(const ConfigNode::Entry& e) {
+    const ComputeName name = value<ComputeName>(e.value, "head");
+    if (name == ComputeName::fp16) throw UsageError(fmt::format("{}: head fp16 is not supported yet; bf16 or fp32 is right", e.where));
+    for (Site s : {Site::lm_head_logits, Site::logits_temperature}) set_everywhere(s, name == ComputeName::bf16);
+  }
+
+  void read_top(const ConfigNode::Entry& e) {
+    const std::string& key = e.key;
+    if (key == "compute") return read_compute(e);
+    if (key == "head") return read_head(e);
+    if (key == "backward") return read_backward(e);
+    if (key == "reductions") return read_reductions(e);
+    if (key == "mantissa_bits") return void(n_.mantissa_bits = value<int>(e.value, key));
+    if (key == "softmax") return void(n_.softmax = value<Softmax>(e.value, key));
+    if (key == "scale_at") return void(n_.scale_at = value<ScaleAt>(e.value, key));
+    if (key == "merged_qkv") return void(n_.backward.merged_qkv = value<bool>(e.value, key));
+    if (key == "merged_gate_up") return void(n_.backward.merged_gate_up = value<bool>(e.value, key));
+    if (key == "every_site") {
+      const bool rounded = read_site_value(e.value, key);
+      for (int i = 0; i < kSites; ++i) set_everywhere(Site(i), rounded);
+      return;
+    }
+    if (key == "layers") {
+      for (const ConfigNode::Entry& layer : entries(e.value, key)) read_layer(layer, joined(key, layer.key));
+      return;
+    }
+    for (Place place : {Place::input_norm, Place::post_attention_norm, Place::final_norm}) {
+      if (key == enum_name(place)) return read_place(e, key, place, 0, -1);
+    }
+    if (read_sites(e, "", "", [&](Site site, bool rounded) { set_everywhere(site, rounded); })) return;
+    auto names = site_names();
+    names.insert(names.begin(), kTopKeys.begin(), kTopKeys.end());
+    unknown(e, "", names);
+  }
+
+  Numerics& n_;
+  std::vector<NumericsFact>* facts_;
+};
+
+std::string range_name(const SiteOverride& o) {
+  if (o.first_layer == 0 && o.last_layer == -1) return "all";
+  if (o.first_layer == o.last_layer) return o.first_layer == -1 ? "last" : fmt::format("{}", o.first_layer);
+  return fmt::format("{}-{}", o.first_layer, o.last_layer);
+}
+
+std::string override_key(const SiteOverride& o) {
+  if (o.place == Place::final_norm) return fmt::format("final_norm.{}", name_of(o.site));
+  return fmt::format("layers.{}.{}.{}", range_name(o), enum_name(o.place), name_of(o.site));
+}
+
+const char* flag_name(bool value) { return value ? "true" : "false"; }
+const char* site_value(bool rounded) { return rounded ? "b" : "f"; }
+
+}  // namespace
+
+void apply_numerics(const ConfigNode& map, Numerics& numerics, std::vector<NumericsFact>* facts) { Reader(numerics, facts).read(map); }
+
+KeyValues numerics_facts(const Numerics& n) {
+  KeyValues out;
+  out.emplace_back("compute", n.compute == DType::f32 ? "fp32" : "bf16");
+  out.emplace_back("mantissa_bits", fmt::format("{}", n.mantissa_bits));
+  for (int i = 0; i < kSites; ++i) out.emplace_back(name_of(Site(i)), site_value(n.base.rounded(Site(i))));
+  out.emplace_back("softmax", enum_name(n.softmax));
+  out.emplace_back("scale_at", enum_name(n.scale_at));
+  const BackwardModes& b = n.backward;
+  for (const auto& [region, mode] :
+       {std::pair{"norm", b.norm}, std::pair{"qk_norm", b.qk_norm}, std::pair{"rope", b.rope}, std::pair{"attention", b.attention},
+        std::pair{"swiglu", b.swiglu}, std::pair{"linear", b.linear}, std::pair{"embedding", b.embedding}}) {
+    out.emplace_back(fmt::format("backward.{}", region), enum_name(mode));
+  }
+  out.emplace_back("merged_qkv", flag_name(b.merged_qkv));
+  out.emplace_back("merged_gate_up", flag_name(b.merged_gate_up));
+  const Reductions& r = n.reductions;
+  out.emplace_back("reductions.matmul", enum_name(r.matmul));
+  out.emplace_back("reductions.row_sum", enum_name(r.row_sum));
+  out.emplace_back("reductions.attention_qk", enum_name(r.attention_qk));
+  out.emplace_back("reductions.attention_pv", enum_name(r.attention_pv));
+  out.emplace_back("reductions.attention_sum", enum_name(r.attention_sum));
+  out.emplace_back("reductions.attention_exp", enum_name(r.attention_exp));
+  out.emplace_back("reductions.attention_kv_tile", fmt::format("{}", r.attention_kv_tile));
+  out.emplace_back("reductions.attention_kv_split", fmt::format("{}", r.attention_kv_split));
+  out.emplace_back("reductions.shards", fmt::format("{}", r.shards));
+  for (const SiteOverride& o : n.overrides) out.emplace_back(override_key(o), site_value(o.rounded));
+  return out;
+}
+
+KeyValues numerics_differences(const Numerics& base, const Numerics& numerics) {
+  const auto given = [](const Numerics& n, Site site) {
+    std::vector<SiteOverride> own;
+    for (const SiteOverride& o : n.overrides) {
+      if (o.site == site) own.push_back(o);
+    }
+    return own;
+  };
+  KeyValues out;
+  const KeyValues theirs = numerics_facts(base);
+  const KeyValues ours = numerics_facts(numerics);
+  const std::size_t plain = ours.size() - numerics.overrides.size();
+  for (std::size_t i = 0; i < plain; ++i) {
+    const auto names = site_names();
+    const auto site = std::find(names.begin(), names.end(), ours[i].first);
+    // A site's overrides are said again after its base value, which drops them.
+    const bool moved = site != names.end() && given(base, Site(site - names.begin())) != given(numerics, Site(site - names.begin()));
+    if (moved || ours[i].second != theirs[i].second) out.push_back(ours[i]);
+  }
+  for (const SiteOverride& o : numerics.overrides) {
+    if (given(base, o.site) != given(numerics, o.site) || base.base.rounded(o.site) != numerics.base.rounded(o.site)) {
+      out.emplace_back(override_key(o), site_value(o.rounded));
+    }
+  }
+  return out;
+}
+
+}  // namespace plumb
