@@ -5,16 +5,20 @@
 namespace plumb {
 namespace {
 
-/// Whether `mirror` rounds a parameter's gradient once at the step's end. The embedding's was rounded row by row.
-bool rounded_at_end(Role role, const BackwardModes& mode) {
+/// Whether a parameter's gradient is rounded once at the step's end: where the parameter itself is a BF16 tensor. A model whose
+/// embedding is not rounded has FP32 parameters, and only its matmuls see rounded copies. The embedding's gradient was rounded row
+/// by row in mode mirror.
+bool rounded_at_end(Role role, const Numerics& n) {
+  const bool mirror = n.backward.linear == BackwardMode::mirror;
+  const bool bf16_parameter = n.base.rounded(Site::embedding);
   switch (role) {
-    case Role::embedding: return false;
+    case Role::embedding: return mirror && bf16_parameter && n.backward.embedding == BackwardMode::fused;
     case Role::input_norm:
     case Role::post_attention_norm:
-    case Role::final_norm: return mode.norm == BackwardMode::mirror;
+    case Role::final_norm: return bf16_parameter && (mirror || n.backward.norm == BackwardMode::mirror);
     case Role::q_norm:
-    case Role::k_norm: return mode.qk_norm == BackwardMode::mirror;
-    default: return mode.linear == BackwardMode::mirror;
+    case Role::k_norm: return bf16_parameter && (mirror || n.backward.qk_norm == BackwardMode::mirror);
+    default: return mirror;
   }
 }
 
@@ -47,18 +51,18 @@ void finish_gradients(Context& ctx, const ParameterList& parameters, const Model
   const bool rounding = numerics.compute != DType::f32;
   if (rounding) {
     for (const Parameter& p : parameters.all()) {
-      if (rounded_at_end(p.role, mode)) round_in_place(ctx, g.flat + p.offset, p.size());
+      if (rounded_at_end(p.role, numerics)) round_in_place(ctx, g.flat + p.offset, p.size());
     }
   }
   if (!c.tied) return;
   const Parameter& embedding = *parameters.find(Role::embedding);
   if (!g.frozen.empty() && g.frozen[std::size_t(&embedding - parameters.all().data())] != 0) return;
-  const auto round = [&](float* x, BackwardMode m) {
-    if (rounding && m == BackwardMode::mirror) round_in_place(ctx, x, embedding.size());
-  };
-  round(static_cast<float*>(g.lm_head.data), mode.linear);
+  const bool mirror = rounding && mode.linear == BackwardMode::mirror;
+  // Eager: R(R(head) + embedding). Compiled, with an embedding added up in FP32: one product with an addend, R(head + R(embedding)).
+  const bool one_product = mirror && rounded_at_end(Role::embedding, numerics);
+  if (mirror && !one_product) round_in_place(ctx, static_cast<float*>(g.lm_head.data), embedding.size());
   add_in_place(ctx, view(g, embedding), g.lm_head);
-  round(g.flat + embedding.offset, mode.embedding);
+  if (one_product || (rounding && mode.embedding == BackwardMode::mirror)) round_in_place(ctx, g.flat + embedding.offset, embedding.size());
   fill_zero(ctx, g.lm_head);
 }
 

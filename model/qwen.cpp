@@ -31,6 +31,8 @@ class Planner {
       }
     }
     stream_ = any_unrounded ? DType::f32 : numerics.compute;
+    // The stream's gradient is a tensor of the stream's type, unless a fused norm stores it for the next linear.
+    d_stream_ = numerics.backward.norm == BackwardMode::mirror ? stream_ : numerics.compute;
   }
 
   Work plan() {
@@ -115,9 +117,12 @@ class Planner {
   }
 
   void plan_backward(Work& w) {
-    w.d_stream = mat(c_.hidden_size);
-    w.d_normed = mat(c_.hidden_size);
-    if (!numerics_.backward.merged_qkv || !numerics_.backward.merged_gate_up) w.d_branch = mat(c_.hidden_size);
+    const BackwardModes& mode = numerics_.backward;
+    const bool branches = !mode.merged_qkv || !mode.merged_gate_up;
+    w.d_stream = mat(c_.hidden_size, d_stream_);
+    if (d_stream_ != numerics_.compute) w.d_delta = mat(c_.hidden_size);
+    w.d_normed = mat(c_.hidden_size, branches && mode.branch_sum == BackwardMode::fused ? DType::f32 : numerics_.compute);
+    if (branches) w.d_branch = mat(c_.hidden_size);
     const std::size_t shared = arena_.used();
     w.d_activated = mat(c_.intermediate_size);
     const std::size_t end = arena_.used();
@@ -134,6 +139,7 @@ class Planner {
   bool training_;
   std::int64_t rows_;
   DType stream_ = DType::f32;
+  DType d_stream_ = DType::f32;
   bool all_stored_ = true;  // every norm reads the stored stream
   std::array<Mat, 2> streams_{};
 };

@@ -37,6 +37,7 @@ class Backward {
   }
   Mat rows(const Mat& m) const { return m.slice_rows(0, run_.batch.rows); }
   Mat d_stream() const { return rows(s_.work.d_stream); }
+  ConstMat d_delta() const;
   MatmulOrder weight_order() const { return weight_gradient_order(s_.numerics.reductions.matmul); }
 
   void input_gradient(ConstMat d_y, ConstMat w, Mat d_x);
@@ -76,9 +77,18 @@ int Backward::lowest_wanted() const {
   return lowest;
 }
 
-/// dX = dY W                                                                       (N, O) (O, K) -> (N, K)
+/// The gradient of what a linear added to the stream.
+ConstMat Backward::d_delta() const {
+  if (!s_.work.d_delta) return d_stream();
+  const Mat d = rows(s_.work.d_delta);
+  convert(run_.ctx, d_stream(), d);
+  return d;
+}
+
+/// dX = R(dY W)                                                                    (N, O) (O, K) -> (N, K)
 void Backward::input_gradient(ConstMat d_y, ConstMat w, Mat d_x) {
-  matmul(run_.ctx, {.a = {d_y}, .b = {w, true}, .c = d_x}, s_.numerics.reductions.matmul);
+  const bool rounded = s_.numerics.compute != DType::f32;
+  matmul(run_.ctx, {.a = {d_y}, .b = {w, true}, .c = d_x, .round = rounded}, s_.numerics.reductions.matmul);
 }
 
 /// dW += dY' X, db += column sums of dY                                            (N, O) (N, K) -> (O, K), (O)
@@ -121,7 +131,8 @@ void Backward::linear(ConstMat d_y, ConstMat x, Role weight, Role bias, int laye
   input_gradient(d_y, run_.weights.mat(weight, layer), d_x);
 }
 
-/// Gradient of q, k, v towards the norm's output: one chain over all their rows, or R(R(gv + gk) + gq) as autograd adds them.
+/// Gradient of q, k, v towards the norm's output: one chain over all their rows, or R(R(gv + gk) + gq) as autograd adds them
+/// (without R where they are added in FP32).
 void Backward::qkv_linear(int layer, const Activations& a, ConstMat d_qkv, Mat d_normed) {
   const ConstMat d_q = d_qkv.slice_cols(0, c_.q_cols());
   const ConstMat d_k = d_qkv.slice_cols(c_.q_cols(), c_.kv_cols());
@@ -224,7 +235,7 @@ void Backward::block(int layer) {
   const Mat up = a.gate_up.slice_cols(f, f);
 
   // h = m Wdown' + b
-  linear(d_stream(), a.activated, Role::down, Role::down_bias, layer, d_activated);
+  linear(d_delta(), a.activated, Role::down, Role::down_bias, layer, d_activated);
   // m = silu(g) * u; the gradients take the places of g and u
   swiglu_backward(run_.ctx, {.d_out = d_activated, .gate = gate, .up = up, .d_gate = gate, .d_up = up}, sites, s_.numerics.backward.swiglu);
   // [g u] = n Wgu' + b
@@ -233,7 +244,7 @@ void Backward::block(int layer) {
   norm(d_normed, d_stream(), a.post_sum, Role::post_attention_norm, layer, a.post_rstd, s_.sites(layer, Place::post_attention_norm));
 
   // h = a Wo' + b
-  linear(d_stream(), a.attn, Role::o, Role::o_bias, layer, d_attn);
+  linear(d_delta(), a.attn, Role::o, Role::o_bias, layer, d_attn);
   // a = attention(q, K, V)
   attention(a, d_attn, d_qkv, sites);
   rotation(layer, a, d_qkv, sites);

@@ -194,9 +194,9 @@ class Reader {
       return value<BackwardName>(node, key) == BackwardName::mirror ? BackwardMode::mirror : BackwardMode::fused;
     };
     BackwardModes& b = n_.backward;
-    const std::pair<const char*, BackwardMode*> regions[] = {{"norm", &b.norm},           {"qk_norm", &b.qk_norm}, {"rope", &b.rope},
-                                                             {"attention", &b.attention}, {"swiglu", &b.swiglu},   {"linear", &b.linear},
-                                                             {"embedding", &b.embedding}};
+    const std::pair<const char*, BackwardMode*> regions[] = {
+        {"norm", &b.norm},     {"qk_norm", &b.qk_norm}, {"rope", &b.rope},           {"attention", &b.attention},
+        {"swiglu", &b.swiglu}, {"linear", &b.linear},   {"embedding", &b.embedding}, {"branch_sum", &b.branch_sum}};
     if (e.value.kind != Kind::map) {
       const BackwardMode all = mode(e.value, "backward");
       for (const auto& [_, m] : regions) *m = all;
@@ -204,7 +204,8 @@ class Reader {
     }
     for (const ConfigNode::Entry& inner : e.value.entries) {
       const auto it = std::find_if(std::begin(regions), std::end(regions), [&](const auto& r) { return inner.key == r.first; });
-      if (it == std::end(regions)) unknown(inner, "backward", {"norm", "qk_norm", "rope", "attention", "swiglu", "linear", "embedding"});
+      if (it == std::end(regions))
+        unknown(inner, "backward", {"norm", "qk_norm", "rope", "attention", "swiglu", "linear", "embedding", "branch_sum"});
       *it->second = mode(inner.value, "backward." + inner.key);
     }
   }
@@ -309,9 +310,9 @@ KeyValues numerics_facts(const Numerics& n) {
   out.emplace_back("softmax", enum_name(n.softmax));
   out.emplace_back("scale_at", enum_name(n.scale_at));
   const BackwardModes& b = n.backward;
-  for (const auto& [region, mode] :
-       {std::pair{"norm", b.norm}, std::pair{"qk_norm", b.qk_norm}, std::pair{"rope", b.rope}, std::pair{"attention", b.attention},
-        std::pair{"swiglu", b.swiglu}, std::pair{"linear", b.linear}, std::pair{"embedding", b.embedding}}) {
+  for (const auto& [region, mode] : {std::pair{"norm", b.norm}, std::pair{"qk_norm", b.qk_norm}, std::pair{"rope", b.rope},
+                                     std::pair{"attention", b.attention}, std::pair{"swiglu", b.swiglu}, std::pair{"linear", b.linear},
+                                     std::pair{"embedding", b.embedding}, std::pair{"branch_sum", b.branch_sum}}) {
     out.emplace_back(fmt::format("backward.{}", region), enum_name(mode));
   }
   out.emplace_back("merged_qkv", flag_name(b.merged_qkv));

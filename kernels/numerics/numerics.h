@@ -94,10 +94,11 @@ constexpr auto enum_names(Softmax) { return std::array{std::pair{Softmax::flash,
 enum class ScaleAt : std::uint8_t { scores, query };
 constexpr auto enum_names(ScaleAt) { return std::array{std::pair{ScaleAt::scores, "scores"}, std::pair{ScaleAt::query, "query"}}; }
 
-/// Order of summation of a dot product over k, always in FP32 FMAs from +0.
+/// Order of summation of a dot product over k, always in FP32 FMAs from +0. Weight gradients, whose chain runs over the rows of a
+/// step, have an order of their own: kernels/matmul's weight_gradient_order.
 enum class MatmulOrder : std::uint8_t {
   pair_swapped,   // one chain over k = 1, 0, 3, 2, ..., an odd K padded by one zero: what vdpbf16ps does
-  natural,        // one chain over k = 0, 1, 2, ...
+  natural,        // one chain over k = 0, 1, 2, ..., an odd K padded by one zero
   onednn_blocks,  // pair-swapped chains over blocks of 512 (K <= 1024) or 1024 of k, each from +0, summed in order
   chains_2,       // K split into 2, 4, 8 consecutive ranges of even length, a pair-swapped chain each, summed in a fixed tree
   chains_4,
@@ -113,12 +114,14 @@ constexpr auto enum_names(MatmulOrder) {
 enum class RowSumOrder : std::uint8_t {
   lanes16,  // element i to lane i % 16, absent elements +0, lanes folded by halves
   lanes8,   // the same over 8 lanes
+  lanes32,  // the same over 32 lanes: Inductor's code for AVX-512 where BF16 tensors are read
   lanes1,   // one after another
-  torch,    // as PyTorch's CPU reduction
+  torch,    // as PyTorch's CPU reduction (kernels/numerics/row_sum.h)
 };
 constexpr auto enum_names(RowSumOrder) {
   using enum RowSumOrder;
-  return std::array{std::pair{lanes16, "lanes16"}, std::pair{lanes8, "lanes8"}, std::pair{lanes1, "lanes1"}, std::pair{torch, "torch"}};
+  return std::array{std::pair{lanes16, "lanes16"}, std::pair{lanes8, "lanes8"}, std::pair{lanes32, "lanes32"}, std::pair{lanes1, "lanes1"},
+                    std::pair{torch, "torch"}};
 }
 
 /// Order of the sum of a query's exponentials.
@@ -151,7 +154,7 @@ constexpr const char* enum_name(E value) {
 }
 
 struct Reductions {
-  MatmulOrder matmul = MatmulOrder::pair_swapped;        // every linear and the head, and their gradients
+  MatmulOrder matmul = MatmulOrder::pair_swapped;        // every linear and the head, and their inputs' gradients
   RowSumOrder row_sum = RowSumOrder::lanes16;            // norms
   MatmulOrder attention_qk = MatmulOrder::pair_swapped;  // q . k: pair_swapped or natural
   MatmulOrder attention_pv = MatmulOrder::pair_swapped;  // P V: pair_swapped or natural
@@ -169,10 +172,11 @@ struct BackwardModes {
   BackwardMode rope = BackwardMode::fused;
   BackwardMode attention = BackwardMode::fused;
   BackwardMode swiglu = BackwardMode::fused;
-  BackwardMode linear = BackwardMode::fused;     // mirror: weight and bias gradients rounded once at the step's end
-  BackwardMode embedding = BackwardMode::fused;  // mirror: each added row rounds
-  bool merged_qkv = true;                        // the gradient of the norm's output: one chain over q, k, v rows, or R(R(gv + gk) + gq)
-  bool merged_gate_up = true;                    // likewise one chain over gate and up, or R(g_gate + g_up)
+  BackwardMode linear = BackwardMode::fused;       // mirror: gradients of weights, biases and norms rounded once at the step's end
+  BackwardMode embedding = BackwardMode::fused;    // mirror: each added row rounds
+  bool merged_qkv = true;                          // the gradient of the norm's output: one chain over q, k, v rows, or R(R(gv + gk) + gq)
+  bool merged_gate_up = true;                      // likewise one chain over gate and up, or R(g_gate + g_up)
+  BackwardMode branch_sum = BackwardMode::mirror;  // the adds where not merged; fused: the rounded parts are added in FP32
   friend bool operator==(const BackwardModes&, const BackwardModes&) = default;
 };
 

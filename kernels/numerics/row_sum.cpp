@@ -18,6 +18,17 @@ float lanes8(const float* x, std::int64_t n) {
   return fold_sum(F32x16(sum, _mm256_setzero_ps()));
 }
 
+float lanes32(const float* x, std::int64_t n) {
+  F32x16 low(0.0f);
+  F32x16 high(0.0f);
+  const auto part = [&](std::int64_t i) { return load_part(x + i, int(std::clamp<std::int64_t>(n - i, 0, kLanes))); };
+  for (std::int64_t i = 0; i < n; i += 2 * kLanes) {
+    low = low + part(i);
+    high = high + part(i + kLanes);
+  }
+  return fold_sum(low + high);
+}
+
 float lanes1(const float* x, std::int64_t n) {
   float sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum = sum + x[i];
@@ -83,6 +94,7 @@ float row_sum(RowSumOrder order, const float* terms, std::int64_t n) {
   switch (order) {
     case RowSumOrder::lanes16: return lanes16(terms, n);
     case RowSumOrder::lanes8: return lanes8(terms, n);
+    case RowSumOrder::lanes32: return lanes32(terms, n);
     case RowSumOrder::lanes1: return lanes1(terms, n);
     case RowSumOrder::torch: return torch(terms, n);
   }

@@ -17,7 +17,8 @@ namespace {
 
 using test::Random;
 
-constexpr RowSumOrder kOrders[] = {RowSumOrder::lanes16, RowSumOrder::lanes8, RowSumOrder::lanes1, RowSumOrder::torch};
+constexpr RowSumOrder kOrders[] = {RowSumOrder::lanes16, RowSumOrder::lanes8, RowSumOrder::lanes32, RowSumOrder::lanes1,
+                                   RowSumOrder::torch};
 
 /// Full mantissas over seven binades, so that every order gives other bits.
 std::vector<float> terms(std::int64_t n) {
@@ -54,6 +55,7 @@ TEST(RowSum, LanesAreFoldedByHalves) {
     const std::vector<float> x = terms(n);
     EXPECT_EQ(row_sum(RowSumOrder::lanes16, x.data(), n), folded(x, 16));
     EXPECT_EQ(row_sum(RowSumOrder::lanes8, x.data(), n), folded(x, 8));
+    EXPECT_EQ(row_sum(RowSumOrder::lanes32, x.data(), n), folded(x, 32));
     EXPECT_EQ(row_sum(RowSumOrder::lanes1, x.data(), n), folded(x, 1));
   }
 }

@@ -23,7 +23,8 @@ struct RmsNormForward {
 void rmsnorm_forward(Context&, const RmsNormForward&, Sites, RowSumOrder = RowSumOrder::lanes16);
 
 /// dz = R?(dout * w); dx = r*dz - X*(r^3/D)*<dz, X>; d_stream_out = R?(R?(dx) + d_stream_in); dw += sum over rows.
-/// `fused`: all FP32 including the stream's gradient, one rounding (to d_sum's dtype). `mirror`: each of R? rounds.
+/// `fused`: all FP32 including the stream's gradient, one rounding (d_sum is BF16, or resid.store is `b`). `mirror`: each of R?
+/// rounds.
 struct RmsNormBackward {
   ConstMat d_out;               // (N, D)
   ConstMat d_stream;            // (N, D) gradient that reaches s through the stored stream; empty: none (the final norm)

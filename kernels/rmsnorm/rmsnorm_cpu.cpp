@@ -14,6 +14,7 @@ constexpr Sites kForwardSites =
     make_sites({Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat, Site::norm_out});
 constexpr Sites kEagerForward = make_sites({Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat});
 constexpr Sites kSumSites = make_sites({Site::resid_sum_to_var, Site::resid_sum_to_scale});
+constexpr Sites kStoreSite = make_sites({Site::resid_store});
 constexpr Sites kGradientSites = make_sites({Site::resid_store, Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::norm_xhat});
 
 /// s into `sum` (FP32, the row's scratch) and wherever else it is wanted; returns the sum of squares.
@@ -62,8 +63,8 @@ void backward_row(const RmsNormBackward& a, std::int64_t r, S sites, G g, Dots d
   for_lanes(0, cols, [&](std::int64_t i, auto n) {
     const F32x16 dz = norm_d_xhat(g, d_out.load(i, n), weight.load(i, n));
     F32x16 d = norm_d_sum(g, dz * rstd, variance_gradient(factor, variance_operand(sites, sum.load(i, n))));
-    if (d_stream.data) d = norm_d_total(g, d, d_stream.load(i, n));
-    d_sum.store(i, d, n);
+    if (d_stream.data) d = d + d_stream.load(i, n);
+    d_sum.store(i, norm_d_total(g, d), n);
   });
 }
 
@@ -123,9 +124,11 @@ void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites, RowSumO
 }
 
 void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, BackwardMode mode, RowSumOrder order) {
+  const Sites inner = stored_sites(sites, Site::resid_store, a.d_sum);
   if (mode == BackwardMode::mirror) {
-    const Sites inner = stored_sites(sites, Site::resid_store, a.d_sum);
     with_masks<kEagerForward.mask>(inner, kGradientSites, [&](auto s) { backward(ctx, a, s, s, order); });
+  } else if (inner.rounded(Site::resid_store)) {
+    with_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<kStoreSite.mask>{}, order); });
   } else {
     with_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<0u>{}, order); });
   }

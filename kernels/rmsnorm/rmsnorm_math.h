@@ -63,10 +63,10 @@ template <class G, class V>
   if (scale && variance) return round_bf16(through_scale + through_variance);
   return round_if(scale, through_scale) + round_if(variance, through_variance);
 }
-/// Plus the gradient of the stored stream.
+/// The whole gradient of s, that of the stored stream added: what the block's output and the stream before it receive.
 template <class G, class V>
-[[gnu::always_inline]] inline V norm_d_total(G g, V d_sum, V d_stream) {
-  return round_if(g.rounded(Site::resid_store), d_sum + d_stream);
+[[gnu::always_inline]] inline V norm_d_total(G g, V d) {
+  return round_if(g.rounded(Site::resid_store), d);
 }
 
 }  // namespace plumb

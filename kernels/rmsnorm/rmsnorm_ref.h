@@ -54,8 +54,8 @@ inline void rmsnorm_backward(const RmsNormBackward& a, Sites sites, BackwardMode
       const bool one_tensor = sites.rounded(Site::resid_sum_to_scale) && sites.rounded(Site::resid_sum_to_var);
       double d = one_tensor ? grad(Site::resid_sum_to_var, through_scale + through_variance)
                             : grad(Site::resid_sum_to_scale, through_scale) + double(grad(Site::resid_sum_to_var, through_variance));
-      if (a.d_stream) d = grad(Site::resid_store, d + test::get(a.d_stream, row, c));
-      test::set(a.d_sum, row, c, float(d));
+      if (a.d_stream) d += test::get(a.d_stream, row, c);
+      test::set(a.d_sum, row, c, value(Site::resid_store, float(d)));
     }
   }
 }

@@ -30,14 +30,17 @@ template <class S, class V>
   return {.x = out(product(x, c) - product(copy(y), s)), .y = out(product(y, c) + product(copy(x), s))};
 }
 
-/// The sites of the backward: rope.cos_sin_table as in the forward; products, rotated and qk_norm.xhat are set when their
-/// gradients are tensors of their own (mirror); qk_norm.out when the gradient that goes from the rotation into the norm is
-/// one: in mode fused it is wherever rope.out is rounded, as in Inductor's code.
-inline Sites rope_gradient_sites(Sites sites, BackwardMode rope, BackwardMode qk_norm) {
+/// The sites of the backward: rope.cos_sin_table as in the forward. Mode mirror: a BF16 head vector (there is no norm, or
+/// qk_norm.out is `b`) receives two gradients, each rounded, whatever the products were; products and rotated are set then.
+/// qk_norm.xhat is set when its gradient is a tensor of its own; qk_norm.out when the gradient that goes from the rotation into
+/// the norm is one: in mode fused it is wherever rope.out is rounded, as in Inductor's code.
+inline Sites rope_gradient_sites(Sites sites, bool norm, BackwardMode rope, BackwardMode qk_norm) {
   Sites g{sites.mask & (make_sites({Site::rope_cos_sin_table}).mask | kRunTimeSites)};
   const bool mirror = rope == BackwardMode::mirror;
-  g.set(Site::rope_products, mirror && sites.rounded(Site::rope_products));
-  g.set(Site::rope_rotated, mirror && sites.rounded(Site::rope_rotated));
+  const bool bf16_heads = !norm || sites.rounded(Site::qk_norm_out);
+  const bool rounds = sites.rounded(Site::rope_out);  // false in FP32
+  g.set(Site::rope_products, mirror && rounds && (bf16_heads || sites.rounded(Site::rope_products)));
+  g.set(Site::rope_rotated, mirror && rounds && (bf16_heads || sites.rounded(Site::rope_rotated)));
   g.set(Site::qk_norm_out, sites.rounded(mirror ? Site::qk_norm_out : Site::rope_out));
   g.set(Site::qk_norm_xhat, qk_norm == BackwardMode::mirror && sites.rounded(Site::qk_norm_xhat));
   return g;
@@ -60,10 +63,10 @@ template <class G, class V>
 [[gnu::always_inline]] inline V qk_norm_d_xhat(G g, V d_normed, V w) {
   return round_if(g.rounded(Site::qk_norm_xhat), d_normed * w);
 }
-/// One head's term of dL/dw.
+/// One head's term of dL/dw: a product of two BF16 tensors is one.
 template <class G, class V>
 [[gnu::always_inline]] inline V qk_norm_d_weight_term(G g, V d_normed, V q, V rstd) {
-  return round_if(g.rounded(Site::qk_norm_xhat), d_normed * qk_norm_xhat(g, q, rstd));
+  return round_if(g.rounded(Site::qk_norm_xhat) && g.rounded(Site::qk_norm_out), d_normed * qk_norm_xhat(g, q, rstd));
 }
 
 }  // namespace plumb

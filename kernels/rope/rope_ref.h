@@ -65,8 +65,11 @@ inline void rope_backward(const RopeBackward& a, double theta, Sites sites, Back
         const Angle t = rope_angle(d, theta, i % (d / 2), a.positions[row], sites.rounded(Site::rope_cos_sin_table));
         const double u = test::get(a.d_out, row, first + i);
         const double partner = i < d / 2 ? test::get(a.d_out, row, first + i + d / 2) : -test::get(a.d_out, row, first + i - d / 2);
-        const double direct = grad(rope, Site::rope_products, u * t.cos);
-        const double turned = grad(rope, Site::rope_rotated, grad(rope, Site::rope_products, partner * t.sin));
+        const bool rounds = rope == BackwardMode::mirror && sites.rounded(Site::rope_out);
+        const bool bf16_heads = rounds && (!a.norm_weight || sites.rounded(Site::qk_norm_out));
+        const auto rounded = [&](Site s, double x) { return bf16_heads ? double(round_bf16(float(x))) : rounds ? value(s, x) : x; };
+        const double direct = rounded(Site::rope_products, u * t.cos);
+        const double turned = rounded(Site::rope_rotated, rounded(Site::rope_products, partner * t.sin));
         dn[std::size_t(i)] = direct + turned;
       }
       if (!a.norm_weight) {
@@ -81,7 +84,9 @@ inline void rope_backward(const RopeBackward& a, double theta, Sites sites, Back
         const double q = test::get(a.in, row, first + i);
         dz[std::size_t(i)] = grad(qk_norm, Site::qk_norm_xhat, g * test::get(a.norm_weight, 0, i));
         dot += dz[std::size_t(i)] * q;
-        const double term = grad(qk_norm, Site::qk_norm_xhat, g * grad(qk_norm, Site::qk_norm_xhat, float(q * rstd)));
+        const double product = g * grad(qk_norm, Site::qk_norm_xhat, float(q * rstd));
+        const bool bf16_tensors = sites.rounded(rope == BackwardMode::mirror ? Site::qk_norm_out : Site::rope_out);
+        const double term = bf16_tensors ? grad(qk_norm, Site::qk_norm_xhat, product) : product;
         if (a.d_norm_weight) a.d_norm_weight[i] += float(term);
       }
       for (int i = 0; i < d; ++i) {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/numerics/preset_sites.h"
+#include "kernels/numerics/numerics.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope/rope.h"
 #include "kernels/swiglu/swiglu.h"
@@ -20,9 +20,11 @@
 namespace plumb {
 namespace {
 
-Sites without(Sites s, std::initializer_list<Site> off) {
-  for (Site x : off) s.set(x, false);
-  return s;
+/// A preset with some of its sites given another value.
+Numerics with(const char* name, std::initializer_list<Site> sites, bool rounded) {
+  Numerics n = preset(name);
+  for (Site x : sites) n.base.set(x, rounded);
+  return n;
 }
 
 /// A BF16 tensor as rows; (1, heads, tokens, d) becomes (tokens, heads * d).
@@ -67,29 +69,24 @@ class RegionGoldens : public testing::Test {
   std::vector<std::int64_t> get_integers(const std::string& name) const { return read_i64(file_->get(name)); }
   std::vector<float> get_floats(const std::string& name) const { return read_f32(file_->get(name)); }
 
-  /// Prints the percentage of equal elements. What may differ are ties: rare FP32 sums (a row's squares, a gradient over
-  /// the tokens) have another order here, which shows where the sum lies on the border of two BF16 values. 0.01 % of all
-  /// the elements of a test, and of one output 0.01 % or two elements.
+  /// Every bit, with the orders of the stacks' sums.
   void compare(const std::string& golden, const Tensor& got) {
     const Tensor want = get(golden);
     ASSERT_EQ(want.values.size(), got.values.size());
     std::size_t differ = 0;
     for (std::size_t i = 0; i < want.values.size(); ++i) differ += want.values[i].bits != got.values[i].bits;
-    const double n = double(want.values.size());
-    std::printf("%s %s: %.4f %% equal (%zu of %.0f differ)\n", name_.c_str(), golden.c_str(), 100.0 * (1 - double(differ) / n), differ, n);
-    EXPECT_LE(double(differ), std::max(2.0, 1e-4 * n)) << name_ << " " << golden;
+    EXPECT_EQ(differ, 0u) << "of " << want.values.size() << ": " << name_ << " " << golden;
     differ_ += double(differ);
-    compared_ += n;
+    compared_ += double(want.values.size());
   }
   void TearDown() override {
-    if (compared_ > 0) std::printf("in all: %.5f %% equal (%.0f of %.0f differ)\n", 100 * (1 - differ_ / compared_), differ_, compared_);
-    EXPECT_LE(differ_, 1e-4 * compared_);
+    if (compared_ > 0) std::printf("%.5f %% equal (%.0f of %.0f differ)\n", 100 * (1 - differ_ / compared_), differ_, compared_);
   }
 
-  void norm(const std::string& mode, Sites sites, BackwardMode backward);
+  void norm(const std::string& mode, const Numerics& numerics);
   void rope(const std::string& mode, const std::string& which, const RopeTable& table, const std::vector<std::int32_t>& positions,
-            Sites sites, BackwardMode backward);
-  void rope_pair(const std::string& mode, Sites sites, BackwardMode backward);
+            const Numerics& numerics);
+  void rope_pair(const std::string& mode, const Numerics& numerics);
 
   Context ctx_{2};
   double differ_ = 0;
@@ -98,7 +95,8 @@ class RegionGoldens : public testing::Test {
   std::unique_ptr<SafetensorsFile> file_;
 };
 
-void RegionGoldens::norm(const std::string& mode, Sites sites, BackwardMode backward) {
+void RegionGoldens::norm(const std::string& mode, const Numerics& numerics) {
+  const RowSumOrder order = numerics.reductions.row_sum;
   const Tensor h = get("in.h");
   const Tensor r = get("in.r");
   const Tensor w = get("in.w");
@@ -110,7 +108,7 @@ void RegionGoldens::norm(const std::string& mode, Sites sites, BackwardMode back
   std::vector<float> d_weight(std::size_t(h.cols));
   const Mat sum_mat = make_mat(sum.data(), h.rows, h.cols, DType::f32);
   rmsnorm_forward(ctx_, {.delta = h, .stream_in = r, .weight = w, .stream_out = stream, .sum = sum_mat, .out = out, .rstd = rstd.data()},
-                  sites);
+                  numerics.base, order);
   compare(mode + ".out.0", out);
   compare(mode + ".out.1", stream);
   const Tensor d_out = get("up.0");
@@ -118,22 +116,21 @@ void RegionGoldens::norm(const std::string& mode, Sites sites, BackwardMode back
   rmsnorm_backward(
       ctx_,
       {.d_out = d_out, .d_stream = d_stream, .sum = sum_mat, .weight = w, .rstd = rstd.data(), .d_sum = d_sum, .d_weight = d_weight.data()},
-      sites, backward);
+      numerics.base, numerics.backward.norm, order);
   compare(mode + ".grad.h", d_sum);
   compare(mode + ".grad.r", d_sum);
   compare(mode + ".grad.w", rounded(d_weight));
 }
 
+// `serving`: vLLM's formula run eagerly, and compiled by Inductor.
 TEST_F(RegionGoldens, ResidualRmsNorm) {
-  const Sites compiled = without(kHfEagerSites, {Site::norm_xhat});
-  const Sites serving = without(kHfEagerSites, {Site::resid_sum_to_var, Site::resid_sum_to_scale});
   for (const char* d : {"48", "896", "4096"}) {
     open(std::string("resid_norm_d") + d);
-    norm("eager", kHfEagerSites, BackwardMode::mirror);
-    norm("compiled", compiled, BackwardMode::fused);
+    norm("eager", preset("hf_eager"));
+    norm("compiled", preset("hf_compiled"));
     open(std::string("serving_resid_norm_d") + d);
-    norm("eager", serving, BackwardMode::mirror);
-    norm("compiled", kFusedSites, BackwardMode::fused);
+    norm("eager", with("hf_eager", {Site::resid_sum_to_var, Site::resid_sum_to_scale}, false));
+    norm("compiled", preset("vllm_compiled"));
   }
 }
 
@@ -143,13 +140,12 @@ TEST_F(RegionGoldens, Swiglu) {
   const Tensor up = get("in.up");
   const Tensor d = get("up.0");
   for (const std::string mode : {"eager", "compiled"}) {
-    const Sites sites = mode == "eager" ? kHfEagerSites : kFusedSites;
+    const Numerics numerics = preset(mode == "eager" ? "hf_eager" : "hf_compiled");
     Tensor out(gate.rows, gate.cols);
     Tensor d_gate(gate.rows, gate.cols);
     Tensor d_up(gate.rows, gate.cols);
-    swiglu_forward(ctx_, {.gate = gate, .up = up, .out = out}, sites);
-    swiglu_backward(ctx_, {.d_out = d, .gate = gate, .up = up, .d_gate = d_gate, .d_up = d_up}, sites,
-                    mode == "eager" ? BackwardMode::mirror : BackwardMode::fused);
+    swiglu_forward(ctx_, {.gate = gate, .up = up, .out = out}, numerics.base);
+    swiglu_backward(ctx_, {.d_out = d, .gate = gate, .up = up, .d_gate = d_gate, .d_up = d_up}, numerics.base, numerics.backward.swiglu);
     compare(mode + ".out.0", out);
     compare(mode + ".grad.gate", d_gate);
     compare(mode + ".grad.up", d_up);
@@ -164,7 +160,7 @@ const RopeTable& table_of(int head_dim) {
 
 /// which: "q" or "k".
 void RegionGoldens::rope(const std::string& mode, const std::string& which, const RopeTable& table,
-                         const std::vector<std::int32_t>& positions, Sites sites, BackwardMode backward) {
+                         const std::vector<std::int32_t>& positions, const Numerics& numerics) {
   const std::string index = which == "q" ? "0" : "1";
   const Tensor in = get("in." + which);
   const bool normed = file_->find("in.w" + which) != nullptr;
@@ -183,7 +179,7 @@ void RegionGoldens::rope(const std::string& mode, const std::string& which, cons
                 .positions = positions.data(),
                 .out = out,
                 .rstd = normed ? rstd.data() : nullptr},
-               sites);
+               numerics.base, numerics.reductions.row_sum);
   compare(mode + ".out." + index, out);
   const Tensor d_out = get("up." + index);
   rope_backward(ctx_,
@@ -196,7 +192,7 @@ void RegionGoldens::rope(const std::string& mode, const std::string& which, cons
                  .positions = positions.data(),
                  .d_in = d_in,
                  .d_norm_weight = normed ? d_weight.data() : nullptr},
-                sites, backward, backward);
+                numerics.base, numerics.backward.rope, numerics.backward.qk_norm, numerics.reductions.row_sum);
   compare(mode + ".grad." + which, d_in);
   if (normed) compare(mode + ".grad.w" + which, rounded(d_weight));
 }
@@ -209,32 +205,29 @@ std::vector<std::int32_t> default_positions() {
   return p;
 }
 
-void RegionGoldens::rope_pair(const std::string& mode, Sites sites, BackwardMode backward) {
+void RegionGoldens::rope_pair(const std::string& mode, const Numerics& numerics) {
   std::vector<std::int32_t> positions = default_positions();
   if (file_->find("in.pos") != nullptr) {
     const auto stored = get_integers("in.pos");
     positions.assign(stored.begin(), stored.end());
   }
   const RopeTable& table = table_of(std::stoi(file_->metadata().at("head_dim")));
-  for (const char* which : {"q", "k"}) rope(mode, which, table, positions, sites, backward);
+  for (const char* which : {"q", "k"}) rope(mode, which, table, positions, numerics);
 }
 
 TEST_F(RegionGoldens, RopeWithAndWithoutQkNorm) {
-  const Sites compiled = make_sites({Site::rope_rotated, Site::rope_out});
-  Sites compiled_table_in = compiled;
-  compiled_table_in.set(Site::rope_cos_sin_table, true);
   for (const std::string d : {"64", "128"}) {
     for (const std::string region : {"rope", "qknorm_rope"}) {
       open(region + "_d" + d);
-      rope_pair("eager", kHfEagerSites, BackwardMode::mirror);
-      rope_pair("compiled", compiled, BackwardMode::fused);
-      open(region + "_table_in_d" + d);
-      rope_pair("eager", kHfEagerSites, BackwardMode::mirror);
-      rope_pair("compiled", compiled_table_in, BackwardMode::fused);
+      rope_pair("eager", preset("hf_eager"));
+      rope_pair("compiled", preset("hf_compiled"));
+      open(region + "_table_in_d" + d);  // the table is an input: a BF16 tensor
+      rope_pair("eager", preset("hf_eager"));
+      rope_pair("compiled", with("hf_compiled", {Site::rope_cos_sin_table}, true));
     }
     open("serving_qknorm_rope_d" + d);
-    rope_pair("eager", kHfEagerSites, BackwardMode::mirror);
-    rope_pair("compiled", kVllmCpuCompiledSites, BackwardMode::fused);
+    rope_pair("eager", preset("hf_eager"));
+    rope_pair("compiled", preset("vllm_compiled"));
   }
 }
 
