@@ -22,13 +22,27 @@ std::vector<std::int64_t> hf_shape(const Parameter& p) {
 
 std::string shown(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-/// Converts one tensor after checking its type and shape.
-std::vector<float> values_of(const std::filesystem::path& folder, const StoredTensor& t, const Parameter& p) {
+void check_tensor(const std::filesystem::path& folder, const StoredTensor& t, const Parameter& p) {
   const bool known = t.dtype == StoredType::f32 || t.dtype == StoredType::bf16 || t.dtype == StoredType::f16;
   require(known, fmt::format("{}: {} is {}; F32, BF16 and F16 weights are supported", folder.string(), t.name, name_of(t.dtype)));
   require(t.shape == hf_shape(p),
           fmt::format("{}: {} has shape {}, config.json asks for {}", folder.string(), t.name, shown(t.shape), shown(hf_shape(p))));
-  return read_f32(t);
+}
+
+/// Calls f(offset, values) for consecutive pieces of a tensor as FP32, so that a large one needs no copy of its size.
+template <class F>
+void for_each_piece(const StoredTensor& t, std::size_t count, F&& f) {
+  constexpr std::size_t kPiece = std::size_t(1) << 20;
+  const std::size_t bytes = count == 0 ? 0 : t.data.size() / count;
+  std::vector<float> values;
+  for (std::size_t first = 0; first < count; first += kPiece) {
+    const std::size_t n = std::min(kPiece, count - first);
+    values.resize(n);
+    const auto data = t.data.subspan(first * bytes, n * bytes);
+    read_f32({.name = t.name, .dtype = t.dtype, .shape = {std::int64_t(n)}, .data = data}, values);
+    release_pages(data);
+    f(first, std::span<const float>(values));
+  }
 }
 
 /// Old exports carry the rotary frequencies as a buffer; they follow from the configuration.
@@ -80,25 +94,36 @@ void remove_older_weights(const std::filesystem::path& folder, const std::vector
 
 }  // namespace
 
-Buffer load_hf_parameters(const std::filesystem::path& folder, const ParameterList& parameters, const ModelConfig& config) {
+void load_hf_parameters(const std::filesystem::path& folder, const ParameterList& parameters, const ModelConfig& config, Buffer& flat) {
   const ShardedSafetensors file(folder);
-  Buffer flat(std::size_t(parameters.flat_size()) * sizeof(float));
   for (const Parameter& p : parameters.all()) {
     const StoredTensor* t = file.find(p.name);
     require(t != nullptr, fmt::format("{}: the weights lack {} {}", folder.string(), p.name, shown(hf_shape(p))));
-    const std::vector<float> values = values_of(folder, *t, p);
-    flat.write(values.data(), std::size_t(p.offset) * sizeof(float), values.size() * sizeof(float));
+    check_tensor(folder, *t, p);
+    for_each_piece(*t, std::size_t(p.size()), [&](std::size_t first, std::span<const float> values) {
+      flat.write(values.data(), (std::size_t(p.offset) + first) * sizeof(float), values.size_bytes());
+    });
   }
   for (const std::string& name : file.names()) {
     if (parameters.find(name) != nullptr || ignorable(name)) continue;
     require(config.tied && name == kHeadName,
             fmt::format("{}: the weights have {}, which the model of config.json has not", folder.string(), in_quotes(name)));
     const Parameter& embedding = *parameters.find(Role::embedding);
-    std::vector<float> tied(std::size_t(embedding.size()));
-    flat.read(tied.data(), std::size_t(embedding.offset) * sizeof(float), tied.size() * sizeof(float));
-    require(values_of(folder, file.get(name), embedding) == tied,
-            fmt::format("{}: tie_word_embeddings is true, but {} differs from {}", folder.string(), kHeadName, embedding.name));
+    const StoredTensor& head = file.get(name);
+    check_tensor(folder, head, embedding);
+    std::vector<float> tied;
+    for_each_piece(head, std::size_t(embedding.size()), [&](std::size_t first, std::span<const float> values) {
+      tied.resize(values.size());
+      flat.read(tied.data(), (std::size_t(embedding.offset) + first) * sizeof(float), values.size_bytes());
+      require(std::equal(values.begin(), values.end(), tied.begin()),
+              fmt::format("{}: tie_word_embeddings is true, but {} differs from {}", folder.string(), kHeadName, embedding.name));
+    });
   }
+}
+
+Buffer load_hf_parameters(const std::filesystem::path& folder, const ParameterList& parameters, const ModelConfig& config) {
+  Buffer flat(std::size_t(parameters.flat_size()) * sizeof(float));
+  load_hf_parameters(folder, parameters, config, flat);
   return flat;
 }
 

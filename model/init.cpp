@@ -16,8 +16,7 @@ bool is_bias(Role role) {
 
 }  // namespace
 
-Buffer random_parameters(const ParameterList& parameters, const ModelConfig& config, std::uint64_t seed) {
-  Buffer flat(std::size_t(parameters.flat_size()) * sizeof(float));
+void random_parameters(const ParameterList& parameters, const ModelConfig& config, std::uint64_t seed, Buffer& flat) {
   std::vector<float> values;
   for (std::size_t i = 0; i < parameters.all().size(); ++i) {
     const Parameter& p = parameters.all()[i];
@@ -29,6 +28,11 @@ Buffer random_parameters(const ParameterList& parameters, const ModelConfig& con
     }
     flat.write(values.data(), std::size_t(p.offset) * sizeof(float), values.size() * sizeof(float));
   }
+}
+
+Buffer random_parameters(const ParameterList& parameters, const ModelConfig& config, std::uint64_t seed) {
+  Buffer flat(std::size_t(parameters.flat_size()) * sizeof(float));
+  random_parameters(parameters, config, seed, flat);
   return flat;
 }
 

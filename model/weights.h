@@ -53,8 +53,12 @@ class Weights {
 /// FP32 values of all parameters (flat_size), loaded from a Hugging Face folder (F32, BF16 or F16 tensors). Throws Error
 /// naming the tensor when one is missing, superfluous or of the wrong shape. The tied head may be present if it is equal.
 Buffer load_hf_parameters(const std::filesystem::path& folder, const ParameterList&, const ModelConfig&);
+/// The same into a buffer that exists; one that held zeros where padding is keeps them.
+void load_hf_parameters(const std::filesystem::path& folder, const ParameterList&, const ModelConfig&, Buffer& flat);
 /// Normal(0, init_range) matrices, norms 1, biases 0; counter-based, element by element: independent of everything else.
 Buffer random_parameters(const ParameterList&, const ModelConfig&, std::uint64_t seed);
+/// The same into a buffer of zeros.
+void random_parameters(const ParameterList&, const ModelConfig&, std::uint64_t seed, Buffer& flat);
 /// Rounds FP32 values to the compute copy and repacks.
 void set_weights(Context&, Weights&, const Buffer& master);
 /// model.safetensors (sharded with an index above `max_shard_bytes`), config.json, generation_config.json. dtype: bf16 or f32.

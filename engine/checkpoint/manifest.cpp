@@ -19,8 +19,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
-std::uint32_t crc32_of(std::span<const std::byte> bytes) {
-  return std::uint32_t(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+CheckpointFile measure(const fs::path& path) {
+  CheckpointFile file;
+  for_each_chunk(path, [&](std::span<const std::byte> bytes) {
+    file.size += bytes.size();
+    file.crc32 = std::uint32_t(::crc32_z(file.crc32, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+  });
+  return file;
 }
 
 std::uint64_t hash_of(const nlohmann::json& text) {
@@ -80,8 +85,7 @@ std::string manifest_text(const CheckpointManifest& manifest) {
 std::map<std::string, CheckpointFile> measure_files(const fs::path& folder) {
   std::map<std::string, CheckpointFile> files;
   for (const std::string& name : files_below(folder)) {
-    const MappedFile file(folder / name);
-    files[name] = {.size = file.bytes().size(), .crc32 = crc32_of(file.bytes())};
+    files[name] = measure(folder / name);
   }
   return files;
 }
@@ -110,10 +114,10 @@ std::vector<std::string> check_checkpoint(const fs::path& checkpoint, const std:
       continue;
     }
     try {
-      const MappedFile file(path);
-      if (file.bytes().size() != expected.size) {
-        faults.push_back(fmt::format("{}: has {} bytes, {} were written", path.string(), file.bytes().size(), expected.size));
-      } else if (crc32_of(file.bytes()) != expected.crc32) {
+      const CheckpointFile found = measure(path);
+      if (found.size != expected.size) {
+        faults.push_back(fmt::format("{}: has {} bytes, {} were written", path.string(), found.size, expected.size));
+      } else if (found.crc32 != expected.crc32) {
         faults.push_back(fmt::format("{}: its checksum is wrong: the contents were damaged", path.string()));
       }
     } catch (const Error& error) {

@@ -86,6 +86,26 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
 
 nlohmann::json read_json(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
 
+void release_pages(std::span<const std::byte> mapped) {
+  constexpr std::uintptr_t kPage = 4096;
+  const auto begin = (reinterpret_cast<std::uintptr_t>(mapped.data()) + kPage - 1) / kPage * kPage;
+  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data() + mapped.size()) / kPage * kPage;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // a wish: failure costs memory only
+}
+
+void for_each_chunk(const std::filesystem::path& path, const std::function<void(std::span<const std::byte>)>& f) {
+  std::size_t size = 0;
+  const Descriptor file = open_regular(path, size);
+  std::vector<std::byte> chunk(std::size_t(1) << 20);
+  for (;;) {
+    const ssize_t n = ::read(file.fd, chunk.data(), chunk.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw Error(fmt::format("{}: cannot read: {}", path.string(), reason(errno)));
+    if (n == 0) return;
+    f(std::span(chunk).first(std::size_t(n)));
+  }
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path) {
   std::size_t size = 0;
   const Descriptor file = open_regular(path, size);

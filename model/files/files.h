@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -33,6 +34,12 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+/// Bytes of a mapped file that are not needed soon: the system may drop them from memory (reading them again reads the file).
+void release_pages(std::span<const std::byte> mapped);
+
+/// Calls f(bytes) for the file's consecutive pieces, without keeping the whole in memory. Throws Error naming the file.
+void for_each_chunk(const std::filesystem::path& path, const std::function<void(std::span<const std::byte>)>& f);
 
 /// Writes `path` under a temporary name beside it; commit() syncs and renames. Without commit, as after an exception,
 /// nothing is left. Every failure (full disk, missing folder, ...) throws Error naming the file and the reason.

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "rl/loop/session.h"
+#include "rl/loop/run.h"
 
 namespace plumb {
 namespace {
@@ -30,21 +30,31 @@ RunEstimate estimate_run(const RunConfig& c) {
   const auto task = make_task(c.task, c.run.seed);
   const ModelSetup setup = set_up_model(c, *task);
   const NumericsSetup numerics = set_up_numerics(c.numerics);
-  const SequenceLengths lengths = task_lengths(c, setup, *task);
   const bool sft = c.run.algorithm == Algorithm::sft;
+
+  const bool warm_start = !sft && c.warm_start.steps > 0;
+  ProblemStream problems(*task, c.run.seed);
+  std::optional<SftSource> supervised;
+  if (sft || warm_start) supervised.emplace(sft ? c.sft : c.warm_start, setup, *task, problems, c.run.seed);
+  std::optional<RecordedRollouts> recorded;
+  if (c.rollout.source == RolloutSource::recorded && !sft) recorded.emplace(c.rollout.file, setup.model.vocab_size);
+  const std::int64_t longest = longest_sequence(c, setup, *task, supervised ? &*supervised : nullptr, recorded ? &*recorded : nullptr);
 
   RunEstimate e;
   e.parameters = ParameterList(setup.model).parameter_count();
-  e.longest_sequence = lengths.sequence;
+  e.longest_sequence = longest;
   e.answers_per_step = samples(c) ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 0;
   const std::int64_t sequences = sft ? c.sft.batch : std::int64_t(c.rollout.prompts) * c.rollout.samples;
-  e.tokens_per_step = sequences * lengths.sequence;
+  e.tokens_per_step = sequences * longest;
   e.updates_per_batch = sft ? 1 : std::int64_t(c.grpo.epochs) * c.grpo.mini_batches;
   e.flops_per_step = 2.0 * double(e.parameters) * double(e.tokens_per_step) * passes(c);
 
-  e.trainer_bytes = Trainer::memory_bytes(setup.model, numerics.update, c.execution, sft ? c.sft.optimizer : c.optimizer, lengths.sequence);
-  const std::int64_t answers = std::max<std::int64_t>(e.answers_per_step, std::int64_t(c.eval.problems) * c.eval.k);
+  e.trainer_bytes = Trainer::memory_bytes(setup.model, numerics.update, c.execution, sft ? c.sft.optimizer : c.optimizer, longest);
+  e.saving_bytes = std::size_t(e.parameters) * bytes_of(DType::bf16);
+  const std::int64_t held_out = evaluates(c) ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 0;
+  const std::int64_t answers = std::max<std::int64_t>(e.answers_per_step, held_out);
   if (answers > 0) {
+    const SequenceLengths lengths = task_lengths(c, setup, *task);
     SamplerOptions options;
     options.max_sequences = int(std::min<std::int64_t>(c.execution.sampler_sequences, answers));
     options.prefill_tokens = c.execution.prefill_tokens;
@@ -53,7 +63,7 @@ RunEstimate estimate_run(const RunConfig& c) {
     e.sampler_bytes = Sampler::memory_bytes(setup.model, numerics.rollout, model_execution(c.execution), options);
   }
   if (!sft && c.grpo.kl != KlEstimator::none) {
-    e.reference_bytes = Scorer::memory_bytes(setup.model, numerics.reference, c.execution, lengths.sequence) +
+    e.reference_bytes = Scorer::memory_bytes(setup.model, numerics.reference, c.execution, longest) +
                         Weights::memory_bytes(setup.model, numerics.reference.compute) +
                         std::size_t(ParameterList(setup.model).flat_size()) * sizeof(float);
   }
@@ -67,6 +77,7 @@ std::string describe(const RunEstimate& e) {
   text += fmt::format("at most {} tokens per step, {} update{} per batch, at most {:.3g} GFLOP per step\n", e.tokens_per_step,
                       e.updates_per_batch, e.updates_per_batch == 1 ? "" : "s", e.flops_per_step / 1e9);
   text += fmt::format("memory {}: trainer {}", format_bytes(double(e.total_bytes())), format_bytes(double(e.trainer_bytes)));
+  if (e.saving_bytes > 0) text += ", saving " + format_bytes(double(e.saving_bytes));
   if (e.sampler_bytes > 0) text += ", sampler " + format_bytes(double(e.sampler_bytes));
   if (e.reference_bytes > 0) text += ", reference " + format_bytes(double(e.reference_bytes));
   if (e.weights_bytes > 0) text += ", second weights " + format_bytes(double(e.weights_bytes));

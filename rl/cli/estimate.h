@@ -9,7 +9,7 @@ namespace plumb {
 
 struct RunEstimate {
   std::int64_t parameters = 0;
-  std::int64_t longest_sequence = 0;  // tokens, of the task's prompts and answers
+  std::int64_t longest_sequence = 0;  // tokens, of what the run trains on
   std::int64_t answers_per_step = 0;  // 0: nothing is sampled
   std::int64_t tokens_per_step = 0;   // at most: prompts and answers that a step trains on
   std::int64_t updates_per_batch = 1;
@@ -18,7 +18,8 @@ struct RunEstimate {
   std::size_t sampler_bytes = 0;
   std::size_t reference_bytes = 0;
   std::size_t weights_bytes = 0;  // a second copy of the weights, when the sides' storage differs
-  std::size_t total_bytes() const { return trainer_bytes + sampler_bytes + reference_bytes + weights_bytes; }
+  std::size_t saving_bytes = 0;   // the BF16 copy that a checkpoint's model is written from
+  std::size_t total_bytes() const { return trainer_bytes + saving_bytes + sampler_bytes + reference_bytes + weights_bytes; }
 };
 
 /// Throws UsageError when the configuration cannot run (window, micro batch, tokenizer, unknown task ...).

@@ -91,7 +91,9 @@ EvalReport run_evaluation(const RunConfig& config, const std::filesystem::path& 
   const Numerics numerics = set_up_numerics(config.numerics).rollout;
   const auto ctx = make_context(config.execution);
   Weights weights(setup.model, numerics.compute);
-  set_weights(*ctx, weights, starting_parameters(config, weights.parameters(), setup.model, folder));
+  Buffer flat(std::size_t(weights.parameters().flat_size()) * sizeof(float));
+  starting_parameters(config, weights.parameters(), setup.model, flat, folder);
+  set_weights(*ctx, weights, flat);
 
   ProblemStream stream(*task, config.run.seed);
   const Evaluation evaluation{.config = config.eval,

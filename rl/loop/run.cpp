@@ -21,16 +21,17 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
   if (sft || warm_start) sft_source.emplace(sft ? c.sft : c.warm_start, setup, *task, problems, c.run.seed);
   if (c.rollout.source == RolloutSource::recorded && !sft) recorded.emplace(c.rollout.file, setup.model.vocab_size);
 
-  trainer = std::make_unique<Trainer>(setup.model, numerics.update, c.execution, warm_start ? c.warm_start.optimizer : main_optimizer(),
-                                      longest_sequence());
+  const std::int64_t longest = longest_sequence(c, setup, *task, sft_source ? &*sft_source : nullptr, recorded ? &*recorded : nullptr);
+  trainer =
+      std::make_unique<Trainer>(setup.model, numerics.update, c.execution, warm_start ? c.warm_start.optimizer : main_optimizer(), longest);
   rollout_weights_ = std::make_unique<RolloutWeights>(*trainer, numerics.rollout);
   if (!sft && c.grpo.kl != KlEstimator::none) {
-    reference = std::make_unique<Reference>(c, setup.model, numerics.reference, longest_sequence());
+    reference = std::make_unique<Reference>(c, setup.model, numerics.reference, longest);
   }
   const bool samples = !sft && !recorded;
-  if (samples || evaluates()) {
+  if (samples || evaluates(c)) {
     const std::int64_t answers = samples ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 1;
-    const std::int64_t held_out = evaluates() ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 1;
+    const std::int64_t held_out = evaluates(c) ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 1;
     sampler = make_sampler(c, setup, numerics.rollout, task_lengths(c, setup, *task), std::max(answers, held_out));
   }
   if (!options.folder.empty()) peak_flops_ = best_peak_flops(*ctx);
@@ -38,17 +39,14 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
   refresh_rollout_weights();
 }
 
-/// The task's held-out problems say nothing of a run on data from a file: there evaluation is asked for by eval.every.
-bool TrainingRun::evaluates() const {
-  const bool learns_the_task = config.run.algorithm == Algorithm::sft ? config.sft.data.empty() : !recorded.has_value();
-  return config.eval.problems > 0 && (learns_the_task || config.eval.every > 0);
-}
-
-std::int64_t TrainingRun::longest_sequence() const {
+std::int64_t longest_sequence(const RunConfig& config, const ModelSetup& setup, const Task& task, const SftSource* sft,
+                              const RecordedRollouts* recorded) {
   std::int64_t longest = 2;
-  if (sft_source) longest = std::max(longest, sft_source->longest());
-  if (recorded) longest = std::max(longest, recorded->longest());
-  if (config.run.algorithm != Algorithm::sft && !recorded) longest = std::max(longest, task_lengths(config, setup, *task).sequence);
+  if (sft != nullptr) longest = std::max(longest, sft->longest());
+  if (recorded != nullptr) longest = std::max(longest, recorded->longest());
+  if (config.run.algorithm != Algorithm::sft && recorded == nullptr) {
+    longest = std::max(longest, task_lengths(config, setup, task).sequence);
+  }
   if (longest > setup.model.max_positions) {
     throw UsageError(fmt::format("the longest sequence has {} tokens, but the model's window is {}", longest, setup.model.max_positions));
   }
@@ -56,7 +54,7 @@ std::int64_t TrainingRun::longest_sequence() const {
 }
 
 void TrainingRun::start() {
-  trainer->state().master = starting_parameters(config, trainer->parameters(), setup.model);
+  starting_parameters(config, trainer->parameters(), setup.model, trainer->state().master);
   trainer->refresh_weights(*ctx);
 }
 
@@ -96,7 +94,7 @@ EvalReport TrainingRun::evaluate_now() {
 }
 
 bool TrainingRun::evaluation_due(std::int64_t step) const {
-  return evaluates() && (step == 0 || (config.eval.every > 0 && step % config.eval.every == 0));
+  return evaluates(config) && (step == 0 || (config.eval.every > 0 && step % config.eval.every == 0));
 }
 
 void TrainingRun::evaluate_if_due(std::int64_t step, MetricSet& metrics) {
@@ -115,7 +113,7 @@ void TrainingRun::evaluate_start() {
 }
 
 void TrainingRun::evaluate_end() {
-  if (!evaluates() || evaluation_due(state.steps)) return;
+  if (!evaluates(config) || evaluation_due(state.steps)) return;
   output.message(fmt::format("step {}: {}", state.steps, summary_of(evaluate_now())));
 }
 

@@ -13,6 +13,9 @@
 
 namespace plumb {
 
+/// Tokens of the longest sequence that a run trains on. Throws UsageError when the model's window is shorter.
+std::int64_t longest_sequence(const RunConfig&, const ModelSetup&, const Task&, const SftSource*, const RecordedRollouts*);
+
 class TrainingRun {
  public:
   /// Builds everything that the configuration asks for and starts it: from the model's parameters, or from a checkpoint.
@@ -58,9 +61,7 @@ class TrainingRun {
   }
 
  private:
-  bool evaluates() const;
   bool evaluation_due(std::int64_t step) const;
-  std::int64_t longest_sequence() const;
   const OptimizerConfig& main_optimizer() const { return config.run.algorithm == Algorithm::sft ? config.sft.optimizer : config.optimizer; }
   void start();
   bool resume(bool fresh_optimizer);

@@ -72,11 +72,17 @@ ModelSetup set_up_model(const RunConfig& config, const Task& task, const std::fi
   return setup;
 }
 
-Buffer starting_parameters(const RunConfig& config, const ParameterList& list, const ModelConfig& model,
-                           const std::filesystem::path& override_folder) {
+void starting_parameters(const RunConfig& config, const ParameterList& list, const ModelConfig& model, Buffer& flat,
+                         const std::filesystem::path& override_folder) {
   const std::filesystem::path folder = model_folder(config, override_folder);
-  if (folder.empty()) return random_parameters(list, model, config.model.init_seed);
-  return load_hf_parameters(folder, list, model);
+  if (folder.empty()) return random_parameters(list, model, config.model.init_seed, flat);
+  load_hf_parameters(folder, list, model, flat);
+}
+
+bool evaluates(const RunConfig& c) {
+  const bool sft = c.run.algorithm == Algorithm::sft;
+  const bool from_file = sft ? !c.sft.data.empty() : c.rollout.source == RolloutSource::recorded;
+  return c.eval.problems > 0 && (!from_file || c.eval.every > 0);
 }
 
 NumericsSetup set_up_numerics(const NumericsSection& section) {

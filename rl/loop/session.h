@@ -25,8 +25,13 @@ struct ModelSetup {
 /// `folder` overrides model.path unless it is empty. Throws UsageError when tokenizer and model do not fit.
 ModelSetup set_up_model(const RunConfig&, const Task&, const std::filesystem::path& folder = {});
 
-/// FP32 parameters that the run starts from: the folder's, or the seeded random ones.
-Buffer starting_parameters(const RunConfig&, const ParameterList&, const ModelConfig&, const std::filesystem::path& folder = {});
+/// Sets a buffer of zeros to the FP32 parameters that the run starts from: the folder's, or the seeded random ones.
+void starting_parameters(const RunConfig&, const ParameterList&, const ModelConfig&, Buffer& flat,
+                         const std::filesystem::path& folder = {});
+
+/// Held-out evaluation takes place. The task's held-out problems say nothing of a run on data from a file: there it is asked
+/// for by eval.every.
+bool evaluates(const RunConfig&);
 
 struct NumericsSetup {
   Numerics rollout;
