@@ -29,13 +29,16 @@ struct BenchArguments {
   int repeats = 7;
   std::string numerics = "fused";
   std::string json;
+  std::string model;
 };
 
 /// What a piece of work needs at least: multiply-adds (times two), and memory to be read once.
 struct Work {
   double flops = 0;
-  ConstMat read;             // (1, bytes / 2) bf16; empty when everything stays in the caches
+  ConstMat read;             // (1, elements); empty when everything stays in the caches
+  double reads = 1;          // times that `read` is read
   double answer_tokens = 0;  // 0: none are made
+  double prompt_tokens = 0;  // likewise
 };
 
 double quantile(std::vector<double> v, double q) {
@@ -80,8 +83,8 @@ class Bench {
   double limit(const Work& work, double calibration) {
     const double compute = work.flops / measure_peak_flops(*ctx_, calibration);
     if (!work.read) return compute;
-    const double bytes = double(work.read.cols) * 2;
-    return std::max(compute, bytes / measure_read_rate(*ctx_, work.read.data, std::size_t(bytes)));
+    const double bytes = double(work.read.cols) * double(bytes_of(work.read.dtype));
+    return std::max(compute, work.reads * bytes / measure_read_rate(*ctx_, work.read.data, std::size_t(bytes)));
   }
   void report(const std::string& name, const Work&, const std::vector<double>& percent, const std::vector<double>& seconds);
 
@@ -103,12 +106,17 @@ void Bench::report(const std::string& name, const Work& work, const std::vector<
   std::string text = fmt::format("{:<34} {:5.1f} / {:5.1f} / {:5.1f} %  {:9.3f} ms  {:6.1f} GFLOP/s", name, quantile(percent, 0),
                                  quantile(percent, 0.5), quantile(percent, 1), 1e3 * time, work.flops / time * 1e-9);
   if (work.read) {
-    line["bytes_per_second"] = 2 * double(work.read.cols) / time;
-    text += fmt::format("  {:5.1f} GB/s", 2e-9 * double(work.read.cols) / time);
+    const double rate = work.reads * double(bytes_of(work.read.dtype)) * double(work.read.cols) / time;
+    line["bytes_per_second"] = rate;
+    text += fmt::format("  {:5.1f} GB/s", 1e-9 * rate);
   }
   if (work.answer_tokens > 0) {
     line["answer_tokens_per_second"] = work.answer_tokens / time;
-    text += fmt::format("  {:.0f} answer tokens/s (best {:.0f})", work.answer_tokens / time, work.answer_tokens / quantile(seconds, 0));
+    text += fmt::format("  {:.1f} answer tokens/s (best {:.1f})", work.answer_tokens / time, work.answer_tokens / quantile(seconds, 0));
+  }
+  if (work.prompt_tokens > 0) {
+    line["prompt_tokens_per_second"] = work.prompt_tokens / time;
+    text += fmt::format("  {:.1f} prompt tokens/s", work.prompt_tokens / time);
   }
   fmt::print("{}\n", text);
   std::fflush(stdout);
@@ -304,15 +312,57 @@ class GrpoBench {
   std::uint32_t step_ = 0;
 };
 
+/// Prompts and batched decoding of a model from a folder, through the sampler; answers end at their length.
+class ModelBench {
+ public:
+  ModelBench(Bench& bench, const std::string& folder)
+      : bench_(bench), config_(read_hf_config(folder)), weights_(config_, bench.numerics().compute) {
+    set_weights(bench.ctx(), weights_, load_hf_parameters(folder, weights_.parameters(), config_));
+  }
+  void run() {
+    constexpr int kPromptTokens = 512, kAnswerTokens = 32, kShortPrompt = 16;
+    for (const int sequences : {1, 4}) measure("prompt", sequences, kPromptTokens, 1);
+    for (const int sequences : {1, 8, 32}) measure("decode", sequences, kShortPrompt, kAnswerTokens);
+  }
+
+ private:
+  void measure(const char* what, int sequences, int prompt, int answer) {
+    Sampler sampler(config_, bench_.numerics(), ModelExecution{}, {.max_sequences = sequences, .max_positions = prompt + answer});
+    std::vector<GenerationRequest> requests;
+    for (int i = 0; i < sequences; ++i) {
+      requests.push_back({.prompt = random_tokens(config_, prompt, std::uint32_t(i)), .max_new_tokens = answer});
+      requests.back().key.draw = std::uint32_t(i);
+    }
+    const double head = 2.0 * double(config_.vocab_size) * double(config_.hidden_size);  // for the rows that are sampled only
+    const double rows = double(sequences) * (prompt + answer - 1);
+    Work work{.flops = (forward_flops(config_) - head) * rows + head * sequences * answer};
+    if (answer > 1) {
+      work.read = make_mat(weights_.flat(), 1, weights_.parameters().flat_size(), weights_.dtype());
+      work.reads = answer;
+      work.answer_tokens = double(sequences) * answer;
+    } else {
+      work.prompt_tokens = rows;
+    }
+    bench_.measure(fmt::format("{} x{}, {} + {} tokens", what, sequences, prompt, answer), work,
+                   [&] { sampler.generate(bench_.ctx(), weights_, requests); });
+  }
+
+  Bench& bench_;
+  ModelConfig config_;
+  Weights weights_;
+};
+
 int run_bench(const BenchArguments& a) {
   if (a.threads < 0) throw UsageError(fmt::format("--threads is {}; at least 0 is right", a.threads));
   if (a.repeats < 1) throw UsageError(fmt::format("--repeats is {}; at least 1 is right", a.repeats));
+  if ((a.what == "model") == a.model.empty()) throw UsageError("bench model needs --model FOLDER, and nothing else takes it");
   Bench bench(a);
   if (a.what == "machine") bench.machine();
   if (a.what == "matmul") bench_matmul(bench);
   if (a.what == "decode") bench_decode(bench);
   if (a.what == "train") bench_train(bench);
   if (a.what == "grpo") GrpoBench(bench).run();
+  if (a.what == "model") ModelBench(bench, a.model).run();
   bench.write_json();
   return 0;
 }
@@ -322,20 +372,22 @@ int run_bench(const BenchArguments& a) {
 Command add_bench_command(CLI::App& app) {
   auto a = std::make_shared<BenchArguments>();
   CLI::App* sub = app.add_subcommand("bench", "Measure this machine's limits, and how near to them the engine comes");
-  sub->add_option("what", a->what, "machine, matmul, decode, train or grpo")
+  sub->add_option("what", a->what, "machine, matmul, decode, train, grpo or model")
       ->required()
-      ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo"}));
+      ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo", "model"}));
   sub->add_option("--threads", a->threads, "compute threads; default one per core")->type_name("N");
   sub->add_option("--repeats", a->repeats, "samples of each line; default 7")->type_name("N");
-  sub->add_option("--numerics", a->numerics, "rounding preset of train and grpo; default fused")->type_name("PRESET");
+  sub->add_option("--numerics", a->numerics, "rounding preset of train, grpo and model; default fused")->type_name("PRESET");
+  sub->add_option("--model", a->model, "Hugging Face folder of `model`")->type_name("FOLDER");
   sub->add_option("--json", a->json, "write the figures to this file too")->type_name("FILE");
   sub->footer(
       "  machine  the limits themselves: multiply-adds a second, bytes read a second\n"
       "  matmul   Y = X W', dX and dW at training shapes, of the multiply-add peak\n"
       "  decode   one large weight for 1 to 32 rows, of reading it once or of the peak, whichever takes longer\n"
       "  train    forward, backward and AdamW of a 25.7M Qwen3, 8 sequences of 256 tokens\n"
-      "  grpo     sampling, update and the whole step of the 0.8M digit model, 256 answers of 16 tokens\n\n"
-      "The limit is measured before and after every sample. For train and grpo it is that of the matmuls alone.\n"
+      "  grpo     sampling, update and the whole step of the 0.8M digit model, 256 answers of 16 tokens\n"
+      "  model    prompts of 512 tokens, and 32 answer tokens for 1, 8 and 32 sequences at a time, of a real model\n\n"
+      "The limit is measured before and after every sample. For train, grpo and prompts it is that of the matmuls alone.\n"
       "Example: plumb bench grpo --threads 2 --json grpo.json");
   return {sub, [a] { return run_bench(*a); }};
 }
