@@ -7,6 +7,7 @@
 
 #include "kernels/core/error.h"
 #include "model/files/files.h"
+#include "model/hf_shape.h"
 #include "model/safetensors/safetensors.h"
 #include "model/weights.h"
 
@@ -14,11 +15,6 @@ namespace plumb {
 namespace {
 
 constexpr const char* kHeadName = "lm_head.weight";
-
-std::vector<std::int64_t> hf_shape(const Parameter& p) {
-  const bool vector = p.rows == 1 && (p.name.ends_with(".bias") || p.name.find("norm") != std::string::npos);
-  return vector ? std::vector<std::int64_t>{p.cols} : std::vector<std::int64_t>{p.rows, p.cols};
-}
 
 std::string shown(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
@@ -93,6 +89,11 @@ void remove_older_weights(const std::filesystem::path& folder, const std::vector
 }
 
 }  // namespace
+
+std::vector<std::int64_t> hf_shape(const Parameter& p) {
+  const bool vector = p.rows == 1 && (p.name.ends_with(".bias") || p.name.find("norm") != std::string::npos);
+  return vector ? std::vector<std::int64_t>{p.cols} : std::vector<std::int64_t>{p.rows, p.cols};
+}
 
 void load_hf_parameters(const std::filesystem::path& folder, const ParameterList& parameters, const ModelConfig& config, Buffer& flat) {
   const ShardedSafetensors file(folder);

@@ -66,7 +66,7 @@ struct SftConfig {
 };
 template <class V>
 void visit(V& v, SftConfig& c) {
-  v.field("steps", c.steps, "steps of the warm start before the first RL step (0: none); `sft` runs use run.steps");
+  v.field("steps", c.steps, "of a warm start: its steps before the first RL step (0: none); of sft: stays 0, its steps are run.steps");
   v.field("batch", c.batch, "sequences per step");
   v.field("data", c.data, "JSONL with {prompt, response}, {text} or {ids, prompt_len} lines; empty: problems and answers of the task");
   v.field("shuffle", c.shuffle, "a new permutation each epoch; false: file order");
@@ -158,7 +158,7 @@ struct EvalConfig {
 template <class V>
 void visit(V& v, EvalConfig& c) {
   v.field("every", c.every, "steps between held-out evaluations; 0: only before and after", KeyScope::execution);
-  v.field("problems", c.problems, "held-out problems");
+  v.field("problems", c.problems, "held-out problems, all different; of a file at most those it has");
   v.field("k", c.k, "samples per problem for avg@k and pass@k besides the greedy answer; 1: greedy only");
   v.field("temperature", c.temperature, "temperature of those samples");
 }

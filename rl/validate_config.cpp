@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "kernels/core/error.h"
+#include "kernels/core/nearest.h"
 #include "kernels/numerics/numerics.h"
+#include "model/files/files.h"
+#include "rl/loop/evaluate.h"
 
 namespace plumb {
 namespace {
+
+constexpr int kMostProblems = 1'000'000;  // as kMostSamples
 
 void refuse(bool wrong, const std::string& what) {
   if (wrong) throw UsageError("configuration: " + what);
@@ -70,7 +76,7 @@ void check_sections(const RunConfig& c) {
   check_preset("numerics.rollout", c.numerics.rollout);
   check_preset("numerics.update", c.numerics.update);
   check_preset("numerics.reference", c.numerics.reference);
-  at_least("execution.threads", c.execution.threads, 0);
+  check_threads("configuration: execution.threads", c.execution.threads);
   at_least("execution.micro_batch_tokens", c.execution.micro_batch_tokens, 1);
   at_least("execution.logits_rows", c.execution.logits_rows, 0);
   at_least("execution.sampler_sequences", c.execution.sampler_sequences, 1);
@@ -87,8 +93,8 @@ void check_sections(const RunConfig& c) {
   at_least("sampling.max_new_tokens", c.sampling.max_new_tokens, 1);
   for (const std::string& stop : c.sampling.stop) refuse(stop.empty(), "sampling.stop holds an empty text, which would end every answer");
   at_least("eval.every", c.eval.every, 0);
-  at_least("eval.problems", c.eval.problems, 0);
-  at_least("eval.k", c.eval.k, 1);
+  between("eval.problems", c.eval.problems, 0, kMostProblems);
+  between("eval.k", c.eval.k, 1, kMostSamples);
   at_least("eval.temperature", c.eval.temperature, 0);
   at_least("checkpoint.save_every", c.checkpoint.save_every, 0);
   at_least("checkpoint.keep", c.checkpoint.keep, 1);
@@ -123,8 +129,8 @@ void check_grpo(const RunConfig& c) {
          fmt::format("grpo.kl_coef is {}, but grpo.kl is none: choose an estimator (k1, k2, k3) or the weight 0", g.kl_coef));
   refuse(g.constant_length > 0 && g.aggregation != Aggregation::constant,
          "grpo.constant_length is set, but grpo.aggregation is not constant");
-  at_least("rollout.prompts", c.rollout.prompts, 1);
-  at_least("rollout.samples", c.rollout.samples, 1);
+  between("rollout.prompts", c.rollout.prompts, 1, kMostProblems);
+  between("rollout.samples", c.rollout.samples, 1, kMostSamples);
   refuse(c.rollout.prompts % g.mini_batches != 0,
          fmt::format("grpo.mini_batches {} does not divide rollout.prompts {}: groups are never split", g.mini_batches, c.rollout.prompts));
   // A temperature of 0 has no distribution to learn from.
@@ -140,7 +146,23 @@ void check_grpo(const RunConfig& c) {
          fmt::format("run.algorithm grpo compares the answers of a group: rollout.samples is {}; at least 2 is right", c.rollout.samples));
 }
 
+/// An evaluation that this configuration makes has the metric that the best checkpoint is chosen by.
+void check_keep_best(const RunConfig& c) {
+  if (c.checkpoint.keep_best.empty()) return;
+  const MetricSet metrics = metrics_of(EvalReport{.k = c.eval.k, .pass_at_k = std::vector<double>(std::size_t(c.eval.k))});
+  std::vector<std::string_view> names;
+  for (const auto& [name, _] : metrics.all()) names.push_back(name);
+  const bool known = std::find(names.begin(), names.end(), c.checkpoint.keep_best) != names.end();
+  refuse(!known, fmt::format("checkpoint.keep_best is {}, which no evaluation gives{}", in_quotes(c.checkpoint.keep_best),
+                             suggestion(c.checkpoint.keep_best, names)));
+}
+
 }  // namespace
+
+void check_threads(const char* name, int threads) {
+  if (threads >= 0 && threads <= kMostThreads) return;
+  throw UsageError(fmt::format("{} is {}; from 0 (one per core) to {} is right", name, threads, kMostThreads));
+}
 
 void validate(const RunConfig& c) {
   check_sections(c);
@@ -154,7 +176,12 @@ void validate(const RunConfig& c) {
   refuse(!c.checkpoint.keep_best.empty() && (c.eval.every == 0 || c.eval.problems == 0),
          fmt::format("checkpoint.keep_best is {}, but eval.every {} and eval.problems {} give no evaluations to choose by",
                      c.checkpoint.keep_best, c.eval.every, c.eval.problems));
-  if (c.run.algorithm == Algorithm::sft) return check_sft("sft", c.sft);
+  check_keep_best(c);
+  if (c.run.algorithm == Algorithm::sft) {
+    refuse(c.sft.steps != 0, "sft.steps is set; the steps of an sft run are run.steps");
+    refuse(c.sft.stop_reward != 0, "sft.stop_reward is set; only a warm start ends early");
+    return check_sft("sft", c.sft);
+  }
   refuse(c.sft.steps != 0, "sft.steps is set, but run.algorithm is grpo: its warm start is warm_start.steps");
   if (c.warm_start.steps > 0) check_sft("warm_start", c.warm_start);
   check_grpo(c);

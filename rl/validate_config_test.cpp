@@ -28,7 +28,7 @@ std::string error_of(const std::vector<std::string>& sets) {
 
 TEST(ValidateConfig, DefaultsAreFine) {
   EXPECT_EQ(error_of({}), "no error");
-  EXPECT_EQ(error_of({"run.algorithm=sft", "sft.steps=5"}), "no error");
+  EXPECT_EQ(error_of({"run.algorithm=sft", "sft.batch=5"}), "no error");
 }
 
 TEST(ValidateConfig, EveryShippedRunLoadsAndIsFine) {
@@ -46,6 +46,22 @@ TEST(ValidateConfig, EveryShippedRunLoadsAndIsFine) {
 TEST(ValidateConfig, GroupsNeedTwo) {
   // cases.md 13
   EXPECT_THAT(error_of({"rollout.samples=1"}), AllOf(HasSubstr("run.algorithm"), HasSubstr("rollout.samples")));
+}
+
+TEST(ValidateConfig, SlipsOfTheKeyboardAreRefused) {
+  EXPECT_THAT(error_of({"execution.threads=100000"}),
+              AllOf(HasSubstr("execution.threads is 100000"), HasSubstr("0 (one per core) to 1024")));
+  EXPECT_THAT(error_of({"eval.problems=1000000000"}), HasSubstr("eval.problems is 1000000000"));
+  EXPECT_THAT(error_of({"rollout.prompts=1000000000"}), HasSubstr("rollout.prompts"));
+  EXPECT_THAT(error_of({"rollout.samples=1000000000"}), HasSubstr("rollout.samples"));
+  EXPECT_THAT(error_of({"run.algorithm=sft", "sft.steps=5"}), AllOf(HasSubstr("sft.steps"), HasSubstr("run.steps")));
+}
+
+TEST(ValidateConfig, TheBestCheckpointIsChosenByAMetricThatExists) {
+  EXPECT_EQ(error_of({"checkpoint.keep_best=eval/greedy", "eval.every=5"}), "no error");
+  EXPECT_EQ(error_of({"checkpoint.keep_best=eval/pass@6", "eval.every=5", "eval.k=6"}), "no error");
+  EXPECT_THAT(error_of({"checkpoint.keep_best=eval/gredy", "eval.every=5"}), HasSubstr("did you mean 'eval/greedy'?"));
+  EXPECT_THAT(error_of({"checkpoint.keep_best=eval/pass@6", "eval.every=5"}), HasSubstr("checkpoint.keep_best"));
 }
 
 TEST(ValidateConfig, ImpossibleCombinationsNameBothKeys) {

@@ -17,6 +17,7 @@
 
 #include "kernels/core/error.h"
 #include "model/files/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 
@@ -63,18 +64,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kFloats = 20'000;
-
-/// A new folder that goes with the test.
-struct TempFolder : fs::path {
-  explicit TempFolder(const std::string& name)
-      : fs::path(fs::path(testing::TempDir()) / ("checkpoint_" + name + "_" + std::to_string(::getpid()))) {
-    fs::remove_all(*this);
-    fs::create_directories(*this);
-  }
-  ~TempFolder() { fs::remove_all(*this); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-};
 
 Moments moments_of(std::int64_t step, std::size_t floats = kFloats) {
   Moments s{.m = Buffer(floats * 4), .steps = step};
@@ -129,7 +118,7 @@ std::vector<std::int64_t> steps_of(const CheckpointStore& store) {
 const CheckpointIdentity kIdentity = {.config_hash = 0xABC, .rollout_numerics = 1, .update_numerics = ~std::uint64_t(0)};
 
 TEST(Checkpoint, EveryValueReturnsExactly) {
-  const TempFolder folder("values");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {});
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   Odds a = {.flag = true,
@@ -168,7 +157,7 @@ TEST(Checkpoint, EveryValueReturnsExactly) {
 }
 
 TEST(Checkpoint, TwoSavesOfOneStateAreEqualFiles) {
-  const TempFolder a("equal_a"), b("equal_b");
+  const test::TempFolder a, b;
   CheckpointStore store_a(a, kIdentity, {}), store_b(b, kIdentity, {});
   const auto path_a = save(store_a, 3), path_b = save(store_b, 3);
   for (const char* name : {"manifest.json", "state.json", "optimizer.safetensors", "model/config.json"}) {
@@ -177,7 +166,7 @@ TEST(Checkpoint, TwoSavesOfOneStateAreEqualFiles) {
 }
 
 TEST(Checkpoint, LatestPointsAtTheNewestAndOldOnesGo) {
-  const TempFolder folder("keep");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {.keep = 2});
   for (const int step : {5, 10, 15}) save(store, step);
   EXPECT_THAT(steps_of(store), testing::ElementsAre(10, 15));
@@ -187,7 +176,7 @@ TEST(Checkpoint, LatestPointsAtTheNewestAndOldOnesGo) {
 }
 
 TEST(Checkpoint, TheBestStays) {
-  const TempFolder folder("best");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {.keep = 1, .keep_best = "eval/greedy"});
   save(store, 1, .2);
   save(store, 2, .7);
@@ -202,7 +191,7 @@ TEST(Checkpoint, TheBestStays) {
 }
 
 TEST(Checkpoint, SavingAStepAgainReplacesIt) {
-  const TempFolder folder("again");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {});
   const auto path = save(store, 4);
   std::ofstream(path / "state.json", std::ios::trunc) << "damaged";
@@ -212,7 +201,7 @@ TEST(Checkpoint, SavingAStepAgainReplacesIt) {
 }
 
 TEST(Checkpoint, DamageIsRefusedByName) {
-  const TempFolder folder("damage");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {.keep = 5});
   const auto path = save(store, 1);
   const auto tensors = path / "optimizer.safetensors";
@@ -246,7 +235,7 @@ TEST(Checkpoint, DamageIsRefusedByName) {
 }
 
 TEST(Checkpoint, TheNewestWholeOneWins) {
-  const TempFolder folder("newest");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {.keep = 5});
   EXPECT_EQ(store.newest().path, std::nullopt);
   save(store, 1);
@@ -260,7 +249,7 @@ TEST(Checkpoint, TheNewestWholeOneWins) {
 
 TEST(Checkpoint, AMissingOptimizerIsAnErrorUnlessAskedFor) {
   // cases.md 34
-  const TempFolder folder("optimizer");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {});
   const auto path = save(store, 9);
   fs::remove(path / "optimizer.safetensors");
@@ -273,7 +262,7 @@ TEST(Checkpoint, AMissingOptimizerIsAnErrorUnlessAskedFor) {
 }
 
 TEST(Checkpoint, StatesOfOtherShapesAreRefused) {
-  const TempFolder folder("shapes");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {});
   const CheckpointReader reader(save(store, 1));
   Moments larger = moments_of(0, kFloats + 1);
@@ -322,7 +311,7 @@ std::int64_t expect_only_whole(const fs::path& folder) {
 
 TEST(Checkpoint, DeathAtAnyByteLeavesTheLastWholeOne) {
   // cases.md 35: SIGXFSZ ends the child, uncaught, when a file of it reaches the limit.
-  const TempFolder folder("bytes");
+  const test::TempFolder folder;
   CheckpointStore first(folder, kIdentity, {.keep = 1});
   save(first, 1);
   const std::size_t tensors = fs::file_size(folder / "latest/optimizer.safetensors");
@@ -340,7 +329,7 @@ TEST(Checkpoint, DeathAtAnyByteLeavesTheLastWholeOne) {
 }
 
 TEST(CheckpointSlow, KilledAtRandomMomentsLeavesWholeOnes) {
-  const TempFolder folder("kill");
+  const test::TempFolder folder;
   CheckpointStore first(folder, kIdentity, {.keep = 1});
   save(first, 1);
   std::int64_t last = 1;
@@ -362,7 +351,7 @@ TEST(CheckpointSlow, KilledAtRandomMomentsLeavesWholeOnes) {
 }
 
 TEST(Checkpoint, AFailedWriteIsOneLineAndLeavesNothing) {
-  const TempFolder folder("limit");
+  const test::TempFolder folder;
   CheckpointStore store(folder, kIdentity, {.keep = 1});
   save(store, 1);
   const int status = in_child([&] {
@@ -379,7 +368,7 @@ TEST(Checkpoint, AFailedWriteIsOneLineAndLeavesNothing) {
 }
 
 TEST(Checkpoint, AFullDiskKeepsThePreviousOne) {
-  const TempFolder folder("full");
+  const test::TempFolder folder;
   if (::mount("plumb", folder.c_str(), "tmpfs", 0, "size=256k") != 0) {
     GTEST_SKIP() << "cannot mount a small tmpfs here (needs root): " << std::strerror(errno);
   }
@@ -398,9 +387,14 @@ TEST(Checkpoint, AFullDiskKeepsThePreviousOne) {
 }
 
 TEST(Checkpoint, AnUnwritableFolderIsOneLine) {
-  const TempFolder folder("unwritable");
+  const test::TempFolder folder;
   std::ofstream(folder / "checkpoints") << "a file";
   EXPECT_THAT(error_of([&] { CheckpointStore store(folder, kIdentity, {}); }), testing::HasSubstr("cannot create"));
+  if (::geteuid() == 0) return;  // whom no permission stops
+  const test::TempFolder locked;
+  fs::create_directory(locked / "checkpoints");
+  fs::permissions(locked / "checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_THAT(error_of([&] { CheckpointStore store(locked, kIdentity, {}); }), testing::HasSubstr("cannot write"));
 }
 
 }  // namespace

@@ -81,6 +81,8 @@ CheckpointStore::CheckpointStore(fs::path run_folder, const CheckpointIdentity& 
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) throw Error(fmt::format("{}: cannot create: {}", folder_.string(), error.message()));
+  // Hours of training should not end at a folder that nothing can be written to.
+  if (::access(folder_.c_str(), W_OK | X_OK) != 0) fail(folder_, "write");
   for (const auto& entry : fs::directory_iterator(folder_)) {
     if (entry.path().filename().string().starts_with(kTemporary)) fs::remove_all(entry.path());
   }

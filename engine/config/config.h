@@ -28,7 +28,7 @@ std::vector<ConfigDifference> differing_keys(const ConfigSection& a, const Confi
 std::uint64_t config_hash(const ConfigSection& config, const ConfigSection& defaults);
 
 /// Defaults, then the file (and what it names as `base`), then the overrides "a.b=value" in order. Throws Error when the
-/// file cannot be read, UsageError ("file:line: ...") for unknown or duplicate keys and wrong types.
+/// file cannot be read, UsageError when it is not there and ("file:line: ...") for unknown or duplicate keys and wrong types.
 template <class C>
 C load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides = {}) {
   C config;

@@ -162,6 +162,8 @@ std::vector<ConfigNode> read_yaml_chain(const std::filesystem::path& file) {
     if (std::find(seen.begin(), seen.end(), identity) != seen.end())
       throw UsageError(fmt::format("{}: base leads back to this file", next.string()));
     seen.push_back(identity);
+    if (!std::filesystem::exists(next, ignored))
+      throw UsageError(fmt::format("{}: there is no such file{}", next.string(), seen.size() > 1 ? ", which `base` names" : ""));
     ConfigNode document = parse_yaml(read_file(next), next.string());
     const auto base = take_base(document, next);
     chain.insert(chain.begin(), std::move(document));

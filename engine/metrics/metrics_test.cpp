@@ -24,23 +24,12 @@
 #include "kernels/core/error.h"
 #include "kernels/matmul/peak.h"
 #include "model/files/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A new folder that goes with the test.
-struct TempFolder : fs::path {
-  explicit TempFolder(const std::string& name)
-      : fs::path(fs::path(testing::TempDir()) / ("metrics_" + name + "_" + std::to_string(::getpid()))) {
-    fs::remove_all(*this);
-    fs::create_directories(*this);
-  }
-  ~TempFolder() { fs::remove_all(*this); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-};
 
 template <class F>
 std::string error_of(F&& f) {
@@ -190,7 +179,7 @@ MetricSet metrics_of(std::int64_t step) {
 constexpr RunLogOptions kOptions = {.config_hash = 1, .rollout_numerics = 2, .update_numerics = 3, .quiet = true, .total_steps = 10};
 
 TEST(RunLog, LinesAreOrderedStrictJsonThatReadsBack) {
-  const TempFolder folder("lines");
+  const test::TempFolder folder;
   RunLog log(folder, kOptions);
   log.step(1, metrics_of(1));
   EXPECT_EQ(read_file(folder / "metrics.jsonl"),
@@ -202,7 +191,7 @@ TEST(RunLog, LinesAreOrderedStrictJsonThatReadsBack) {
 }
 
 TEST(RunLog, EventsAreReadByAnotherReader) {
-  const TempFolder folder("events");
+  const test::TempFolder folder;
   RunLog log(folder, kOptions);
   for (int step = 1; step <= 300; step += 100) log.step(step, metrics_of(step));
   const auto events = read_events(read_file(folder / "events.out.tfevents.plumb"));
@@ -217,7 +206,7 @@ TEST(RunLog, EventsAreReadByAnotherReader) {
 }
 
 TEST(RunLog, ResumedFilesEqualThoseOfAStraightRun) {
-  const TempFolder straight("straight"), resumed("resumed");
+  const test::TempFolder straight, resumed;
   const auto write = [](const fs::path& folder, std::int64_t truncate, int from, int to) {
     RunLog log(folder, kOptions);
     log.truncate_after(truncate);
@@ -241,14 +230,14 @@ TEST(RunLog, ResumedFilesEqualThoseOfAStraightRun) {
 }
 
 TEST(RunLog, SamplesSurviveTextThatIsNotUtf8) {
-  const TempFolder folder("utf8");
+  const test::TempFolder folder;
   RunLog log(folder, kOptions);
   log.sample(2, {{"answer", "\xF0\x9F"}});
   EXPECT_EQ(parse_json(read_file(folder / "samples.jsonl"), "line")["step"], 2);
 }
 
 TEST(RunLog, MessagesGoToTheLog) {
-  const TempFolder folder("message");
+  const test::TempFolder folder;
   RunLog log(folder, kOptions);
   log.message("checkpoint saved");
   EXPECT_THAT(read_file(folder / "log.txt"), testing::MatchesRegex("....-..-..T..:..:..Z checkpoint saved\n"));
@@ -261,7 +250,7 @@ TEST(Progress, StatusShowsWhatIsThere) {
   metrics.set("time/peak_percent", 45);
   EXPECT_EQ(status_text(1, 10, metrics, 10), "step 1/10  reward 0.333  mismatch 0  1234 tok/s  45% of peak  ETA 1m30s");
   MetricSet sft;
-  sft.set("sft/loss", 1.5);
+  sft.set("loss", 1.5);
   EXPECT_EQ(status_text(10, 10, sft, 10), "step 10/10  loss 1.5000");
   EXPECT_EQ(status_text(-3, 10, sft, 0), "warm start, 3 to go  loss 1.5000");
   EXPECT_EQ(format_duration(3725), "1h02m");
@@ -322,7 +311,7 @@ TEST(Progress, TerminalsGetOneLineThatRedraws) {
 }
 
 TEST(RunFolder, CreateRefusesWhatIsNotEmpty) {
-  const TempFolder folder("create");
+  const test::TempFolder folder;
   std::ofstream(folder / "mine.txt") << "x";
   EXPECT_THAT(error_of([&] { RunFolder run(folder, RunFolder::Mode::create); }),
               testing::HasSubstr("is not empty; continue it with --resume"));
@@ -335,7 +324,7 @@ TEST(RunFolder, CreateRefusesWhatIsNotEmpty) {
 }
 
 TEST(RunFolder, ResumeNeedsARun) {
-  const TempFolder folder("resume");
+  const test::TempFolder folder;
   EXPECT_THAT(error_of([&] { RunFolder run(folder, RunFolder::Mode::resume); }), testing::HasSubstr("no config.yaml"));
   EXPECT_THAT(error_of([&] { RunFolder run(folder / "no", RunFolder::Mode::resume); }), testing::HasSubstr("no such run folder"));
   {
@@ -347,7 +336,7 @@ TEST(RunFolder, ResumeNeedsARun) {
 }
 
 TEST(RunFolder, OneProcessAtATime) {
-  const TempFolder parent("lock");
+  const test::TempFolder parent;
   const auto folder = parent / "run";
   {
     RunFolder first(folder, RunFolder::Mode::create);

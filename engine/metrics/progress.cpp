@@ -40,7 +40,7 @@ std::string status_text(std::int64_t step, std::int64_t total, const MetricSet& 
     return true;
   };
   add("reward/mean", "reward {:.3f}");
-  add("sft/loss", "loss {:.4f}");
+  add("loss", "loss {:.4f}");
   add("warm_start/loss", "loss {:.4f}");
   add("mismatch/abs_logp_diff_mean", "mismatch {:.2g}");
   add("time/tokens_per_s", "{:.0f} tok/s");

@@ -31,11 +31,12 @@ TEST_F(Allocation, TheCountersCount) {
 }
 
 TEST_F(Allocation, NoneInATrainingStepAfterTheFirst) {
-  for (const char* name : {"fused", "hf_eager", "vllm_cpu_compiled", "fp32"})
-    for (const bool recompute : {false, true}) {
+  for (const std::string_view name : usable_presets())
+    for (const Family family : {Family::qwen3, Family::qwen2}) {
+      const bool lean = family == Family::qwen2;
       Context ctx(2);
-      const ModelConfig c = small_config(Family::qwen3);
-      auto trainer = make_trainer(ctx, c, preset(name), {.recompute = recompute, .micro_batch_tokens = 60});
+      const ModelConfig c = small_config(family);
+      auto trainer = make_trainer(ctx, c, preset(name), {.merged_matmuls = !lean, .recompute = lean, .micro_batch_tokens = 60});
       const Sequences data = mixed_sequences(c);
       const auto views = data.views();
       const TokenObjective objective = weighted_objective(views);
@@ -49,7 +50,7 @@ TEST_F(Allocation, NoneInATrainingStepAfterTheFirst) {
 }
 
 TEST_F(Allocation, NoneInDecodeButTheResults) {
-  for (const char* name : {"fused", "hf_eager", "vllm_cpu_compiled", "fp32"}) {
+  for (const std::string_view name : usable_presets()) {
     Context ctx(2);
     const ModelConfig c = small_config(Family::qwen3);
     const auto trainer = make_trainer(ctx, c, preset(name));

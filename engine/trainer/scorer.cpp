@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/trainer/model_execution.h"
 #include "kernels/core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/logprob/logprob.h"
@@ -18,10 +19,6 @@ std::int64_t micro_batch_rows(const ExecutionConfig& execution, std::int64_t max
     throw UsageError(fmt::format("execution.micro_batch_tokens is {}; it must hold the longest sequence, {} tokens",
                                  execution.micro_batch_tokens, max_sequence));
   return packed_rows(execution.micro_batch_tokens);
-}
-
-ModelExecution model_execution(const ExecutionConfig& execution) {
-  return {.merged_matmuls = execution.merged_matmuls, .recompute = execution.recompute};
 }
 
 std::size_t hidden_bytes(const ModelConfig& config, const Numerics& numerics, std::int64_t rows) {

@@ -1,7 +1,12 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <set>
 
@@ -52,6 +57,28 @@ TEST(Lanes, PartialLoadsAndStoresTouchOnlyTheirElements) {
     for (int i = 0; i < 17; ++i) EXPECT_EQ(out[i], i < n ? float(i + 1) : -1.0f);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// In a process of its own: room for a few thread stacks and no more.
+[[noreturn]] void start_more_threads_than_fit() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t room = rlim_t(pages) * rlim_t(sysconf(_SC_PAGESIZE)) + (rlim_t(100) << 20);
+  const rlimit limit{room, room};
+  setrlimit(RLIMIT_AS, &limit);
+  try {
+    const ThreadPool pool(1000);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s", error.what());
+    std::_Exit(3);
+  }
+  std::_Exit(0);
+}
+
+TEST(ThreadPoolDeathTest, ASystemWithoutRoomForTheThreadsIsOneError) {
+  EXPECT_EXIT(start_more_threads_than_fit(), testing::ExitedWithCode(3), "cannot start 1000 threads");
+}
+#endif
 
 TEST(ThreadPool, EveryThreadRunsOnceWithDenormalsFlushed) {
   Context ctx(3);

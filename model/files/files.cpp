@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "kernels/core/error.h"
+#include "model/files/replaceable.h"
 #include "model/files/strict_json.h"
 
 namespace plumb {
@@ -128,7 +129,25 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+std::filesystem::path replaceable(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  const auto refuse = [&](const char* what) {
+    throw Error(fmt::format("{}: {}; the name of a file to write is right", path.string(), what));
+  };
+  std::error_code error;
+  const auto itself = fs::symlink_status(path, error);
+  if (!fs::exists(itself)) return path;  // what is wrong with the folder, if anything, shows when the file is created
+  const auto target = fs::status(path, error);
+  if (fs::is_directory(target)) refuse("is a folder");
+  if (!fs::exists(target)) refuse("is a symbolic link that leads to nothing");
+  if (!fs::is_regular_file(target)) refuse("is not a regular file, and is left alone");
+  if (!fs::is_symlink(itself)) return path;
+  fs::path real = fs::canonical(path, error);
+  if (error) refuse("is a symbolic link that cannot be followed");
+  return real;
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(replaceable(path)) {
   temporary_ = path_;
   temporary_ += fmt::format(".{}.tmp", ::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

@@ -96,7 +96,8 @@ class HeaderReader {
     if (file_.size() < 8) fail(fmt::format("not a safetensors file: {} bytes, shorter than its 8-byte header length", file_.size()));
     std::uint64_t length = 0;
     std::memcpy(&length, file_.data(), 8);
-    if (length > kMostHeaderBytes) fail(fmt::format("header length {} is over the limit of {} bytes", length, kMostHeaderBytes));
+    if (length > kMostHeaderBytes)
+      fail(fmt::format("not a safetensors file: header length {} is over the limit of {} bytes", length, kMostHeaderBytes));
     if (length > file_.size() - 8) fail(fmt::format("truncated: the header should take {} bytes, {} follow", length, file_.size() - 8));
     data_ = file_.subspan(8 + length);
     const std::string_view text(reinterpret_cast<const char*>(file_.data()) + 8, length);

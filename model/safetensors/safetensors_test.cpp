@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <csignal>
@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "kernels/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -26,12 +27,6 @@ using testing::Not;
 /// A folder of this test's own, removed at its end.
 class SafetensorsTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("plumb_safetensors_{}", ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   /// A file with this header text and data.
   fs::path raw(const std::string& header, const std::string& data, const std::string& name = "raw.safetensors") const {
     std::string text(8, '\0');
@@ -41,7 +36,7 @@ class SafetensorsTest : public testing::Test {
     return folder_ / name;
   }
 
-  fs::path folder_;
+  const test::TempFolder folder_;
 };
 
 std::string error_of(const std::function<void()>& action) {
@@ -59,6 +54,26 @@ std::string open_error(const fs::path& path) {
 template <class T>
 StoredTensor tensor_of(const std::string& name, StoredType dtype, std::vector<std::int64_t> shape, const std::vector<T>& values) {
   return {.name = name, .dtype = dtype, .shape = std::move(shape), .data = std::as_bytes(std::span(values))};
+}
+
+TEST_F(SafetensorsTest, OnlyARegularFileIsWrittenOver) {
+  const auto error = [&](const std::string& name) { return error_of([&] { write_file(folder_ / name, "new"); }); };
+  fs::create_directory(folder_ / "folder");
+  EXPECT_THAT(error("folder"), HasSubstr("folder: is a folder"));
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(error("pipe"), HasSubstr("is not a regular file"));
+  fs::create_symlink("pipe", folder_ / "to_pipe");
+  EXPECT_THAT(error("to_pipe"), HasSubstr("is not a regular file"));
+  fs::create_symlink("absent", folder_ / "to_nothing");
+  EXPECT_THAT(error("to_nothing"), HasSubstr("leads to nothing"));
+  EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / "to_pipe") && fs::is_symlink(folder_ / "to_nothing"));
+
+  write_file(folder_ / "file", "old");
+  fs::create_symlink("file", folder_ / "to_file");
+  write_file(folder_ / "to_file", "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "to_file"));
+  EXPECT_EQ(read_file(folder_ / "file"), "new");
 }
 
 TEST_F(SafetensorsTest, WritesAndReadsBackEveryTypeAndMetadata) {

@@ -1,6 +1,5 @@
 // Real tokenizers against ids from the libraries they come from.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include "model/files/files.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/unicode.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -83,13 +83,11 @@ TEST_F(TokenizerConformanceTest, Qwen25) {
 }
 
 TEST_F(TokenizerConformanceTest, Qwen25FromVocabAndMerges) {
-  const fs::path folder = fs::temp_directory_path() / ("plumb_qwen2_5_" + std::to_string(::getpid()));
-  fs::create_directories(folder);
+  const test::TempFolder folder;
   for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"}) {
     fs::create_symlink(shared_ / "data/tokenizers/qwen2_5" / name, folder / name);
   }
   const Tokenizer tokenizer = Tokenizer::load(folder);
-  fs::remove_all(folder);
   EXPECT_EQ(tokenizer.vocab_size(), 151665);
   EXPECT_EQ(tokenizer.eos_id(), 151645);
   check_jsonl(tokenizer, "tok_qwen2_5_dev.jsonl", 1291);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <deque>
@@ -17,6 +16,7 @@
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/pre_tokenizer.h"
 #include "model/tokenizer/unicode.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -67,12 +67,6 @@ json added(unsigned id, const std::string& content, const json& flags = json::ob
 
 class TokenizerTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("plumb_tokenizer_{}", ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   Tokenizer load(const json& description) const {
     write_file(folder_ / "tokenizer.json", description.dump());
     return Tokenizer::load(folder_);
@@ -81,7 +75,7 @@ class TokenizerTest : public testing::Test {
     return error_of([&] { load(description); });
   }
 
-  fs::path folder_;
+  const test::TempFolder folder_;
 };
 
 TEST_F(TokenizerTest, BothFormsOfMergesGiveTheSameIds) {

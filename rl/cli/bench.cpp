@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +13,10 @@
 #include "kernels/core/rng.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/peak.h"
+#include "model/files/files.h"
+#include "model/files/replaceable.h"
 #include "rl/cli/commands.h"
+#include "rl/cli/options.h"
 #include "rl/loop/grpo_step.h"
 #include "rl/loop/session.h"
 
@@ -124,10 +126,7 @@ void Bench::report(const std::string& name, const Work& work, const std::vector<
 }
 
 void Bench::write_json() const {
-  if (arguments_.json.empty()) return;
-  std::ofstream out(arguments_.json);
-  out << lines_.dump(2) << "\n";
-  if (!out.flush()) throw Error(fmt::format("--json: '{}' cannot be written", arguments_.json));
+  if (!arguments_.json.empty()) write_file(arguments_.json, lines_.dump(2) + "\n");
 }
 
 void Bench::machine() {
@@ -353,9 +352,9 @@ class ModelBench {
 };
 
 int run_bench(const BenchArguments& a) {
-  if (a.threads < 0) throw UsageError(fmt::format("--threads is {}; at least 0 is right", a.threads));
-  if (a.repeats < 1) throw UsageError(fmt::format("--repeats is {}; at least 1 is right", a.repeats));
-  if ((a.what == "model") == a.model.empty()) throw UsageError("bench model needs --model FOLDER, and nothing else takes it");
+  if ((a.what == "model") == a.model.empty()) throw UsageError("bench: model needs --model FOLDER, and nothing else takes it");
+  if (!a.model.empty()) check_model_folder(a.model);
+  if (!a.json.empty()) (void)replaceable(a.json);
   Bench bench(a);
   if (a.what == "machine") bench.machine();
   if (a.what == "matmul") bench_matmul(bench);
@@ -375,8 +374,8 @@ Command add_bench_command(CLI::App& app) {
   sub->add_option("what", a->what, "machine, matmul, decode, train, grpo or model")
       ->required()
       ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo", "model"}));
-  sub->add_option("--threads", a->threads, "compute threads; default one per core")->type_name("N");
-  sub->add_option("--repeats", a->repeats, "samples of each line; default 7")->type_name("N");
+  add_threads_option(*sub, a->threads);
+  add_number(*sub, "--repeats", a->repeats, {1, 1000}, "samples of each line; default 7")->type_name("N");
   sub->add_option("--numerics", a->numerics, "rounding preset of train, grpo and model; default fused")->type_name("PRESET");
   sub->add_option("--model", a->model, "Hugging Face folder of `model`")->type_name("FOLDER");
   sub->add_option("--json", a->json, "write the figures to this file too")->type_name("FILE");

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <iostream>
 #include <new>
+#include <system_error>
 
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
@@ -53,6 +55,17 @@ std::string one_line(std::string text) {
   return text;
 }
 
+/// Throws UsageError for what CLI11 found, in our words.
+[[noreturn]] void refuse_parse(const CLI::ParseError& error, const std::vector<Command>& commands) {
+  std::string what = one_line(error.what());
+  const std::string required = " is required";
+  if (what.ends_with(required)) what = what.substr(0, what.size() - required.size()) + " is missing";
+  for (const Command& command : commands) {
+    if (command.app->parsed()) throw UsageError(fmt::format("{}: {}", command.app->get_name(), what));
+  }
+  throw UsageError(what);
+}
+
 int parse_and_run(int argc, const char* const* argv) {
   CLI::App app{"Plumb trains Qwen-style transformers by reinforcement learning, with sampler and trainer on one exact kernel library.",
                "plumb"};
@@ -71,7 +84,7 @@ int parse_and_run(int argc, const char* const* argv) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     if (!app.remaining(true).empty()) refuse_extras(app, commands);
-    throw UsageError(one_line(error.what()));
+    refuse_parse(error, commands);
   }
   for (const Command& command : commands) {
     if (command.app->parsed()) return command.run();
@@ -79,6 +92,16 @@ int parse_and_run(int argc, const char* const* argv) {
   if (!app.remaining().empty()) refuse_extras(app, commands);
   std::cout << app.help();
   throw UsageError("a subcommand is missing");
+}
+
+Error output_error(int reason) {
+  return Error(fmt::format("standard output: cannot write: {}", std::generic_category().message(reason != 0 ? reason : EIO)));
+}
+
+/// What was printed counts only when it arrived: a full disk behind standard output is a failure.
+void flush_output() {
+  errno = 0;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw output_error(errno);
 }
 
 int report(int code, const std::string& text) {
@@ -89,21 +112,17 @@ int report(int code, const std::string& text) {
 
 }  // namespace
 
-void add_set_option(CLI::App& app, std::vector<std::string>& assignments) {
-  app.add_option("--set", assignments, "override a key of the configuration, e.g. --set optimizer.lr=1e-5; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
-}
-
 int run_command_line(int argc, const char* const* argv) {
   try {
-    return parse_and_run(argc, argv);
+    const int code = parse_and_run(argc, argv);
+    flush_output();
+    return code;
   } catch (const UsageError& error) {
     return report(kWrongUse, error.what());
   } catch (const std::bad_alloc&) {
     return report(kFailed, "out of memory");
+  } catch (const std::system_error& error) {
+    return report(kFailed, std::ferror(stdout) != 0 ? output_error(error.code().value()).what() : error.what());
   } catch (const std::exception& error) {
     return report(kFailed, error.what());
   }

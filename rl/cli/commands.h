@@ -2,8 +2,6 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <string>
-#include <vector>
 
 namespace plumb {
 
@@ -19,9 +17,6 @@ Command add_score_command(CLI::App&);
 Command add_config_command(CLI::App&);
 Command add_inspect_command(CLI::App&);
 Command add_bench_command(CLI::App&);
-
-/// The --set option, the same everywhere.
-void add_set_option(CLI::App&, std::vector<std::string>& assignments);
 
 /// Parses and runs. 0 done, 1 failed, 2 wrong use, 130 interrupted; errors are one line on standard error.
 int run_command_line(int argc, const char* const* argv);

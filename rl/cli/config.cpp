@@ -7,7 +7,7 @@
 #include "kernels/core/error.h"
 #include "rl/cli/commands.h"
 #include "rl/cli/estimate.h"
-#include "rl/validate_config.h"
+#include "rl/cli/options.h"
 
 namespace plumb {
 namespace {
@@ -20,17 +20,18 @@ struct ConfigArguments {
 
 int show(const ConfigArguments& a) {
   if (a.config.empty()) {  // a reference of all keys
+    if (!a.sets.empty()) throw UsageError("config: --set needs a configuration file to override");
     fmt::print("{}", a.json ? config_json(RunConfig{}).dump(2) + "\n" : print_config(RunConfig{}));
     return 0;
   }
-  const auto config = load_config<RunConfig>(a.config, a.sets);
-  validate(config);
+  const RunConfig config = read_run_config(a.config, a.sets);
   if (a.json) {
+    (void)estimate_run(config);
     fmt::print("{}\n", config_json(config).dump(2));
     return 0;
   }
+  const std::string derived = describe(estimate_run(config));  // what cannot run is told instead of printed
   fmt::print("{}", print_config(config));
-  std::string derived = describe(estimate_run(config));
   fmt::print("\n# identity {}\n", hash_text(config_hash(config)));
   for (std::size_t begin = 0; begin < derived.size();) {
     const auto end = derived.find('\n', begin);

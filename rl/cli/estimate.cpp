@@ -2,16 +2,17 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 
+#include "engine/trainer/model_execution.h"
+#include "kernels/core/error.h"
 #include "rl/loop/run.h"
 
 namespace plumb {
 namespace {
-
-ModelExecution model_execution(const ExecutionConfig& e) { return {.merged_matmuls = e.merged_matmuls, .recompute = e.recompute}; }
 
 bool samples(const RunConfig& c) { return c.run.algorithm == Algorithm::grpo && c.rollout.source == RolloutSource::sampler; }
 
@@ -30,6 +31,8 @@ RunEstimate estimate_run(const RunConfig& c) {
   const auto task = make_task(c.task, c.run.seed);
   const ModelSetup setup = set_up_model(c, *task);
   const NumericsSetup numerics = set_up_numerics(c.numerics);
+  check_held_out(c, *task);
+  if (samples(c) && task->size(Split::train) == 0) check_alphabet(setup.tokenizer, *task, c.task.name);
   const bool sft = c.run.algorithm == Algorithm::sft;
 
   const bool warm_start = !sft && c.warm_start.steps > 0;
@@ -92,6 +95,16 @@ std::string format_bytes(double bytes) {
     ++unit;
   }
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+void check_memory(const RunEstimate& e) {
+  const auto machine = std::size_t(::sysconf(_SC_PHYS_PAGES)) * std::size_t(::sysconf(_SC_PAGESIZE));
+  if (e.total_bytes() <= machine) return;
+  throw UsageError(
+      fmt::format("configuration: this run takes {} of memory (trainer {}, sampler {}), but this machine has {}: lower "
+                  "execution.micro_batch_tokens, sampler_sequences or prefill_tokens, or take a smaller model",
+                  format_bytes(double(e.total_bytes())), format_bytes(double(e.trainer_bytes)), format_bytes(double(e.sampler_bytes)),
+                  format_bytes(double(machine))));
 }
 
 std::size_t peak_resident_bytes() {

@@ -29,6 +29,8 @@ std::string describe(const RunEstimate&);
 
 /// "1.5 GiB", "512 KiB".
 std::string format_bytes(double bytes);
+/// Throws UsageError when the run needs more memory than this machine has.
+void check_memory(const RunEstimate&);
 /// Most memory this process has had resident, in bytes.
 std::size_t peak_resident_bytes();
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/history.h"
 #include "engine/config/config.h"
 #include "kernels/core/error.h"
 #include "model/config.h"
@@ -87,6 +88,7 @@ int inspect_run(const fs::path& folder) {
     fmt::print("  {} {}\n", name, state);
     if (state != "whole" && damaged.empty()) damaged = state;
   }
+  require_checkpoints(folder, config.checkpoint);
   if (checkpoints.empty()) fmt::print("  no checkpoint yet\n");
   if (!damaged.empty()) throw Error(damaged);
   return 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/core/error.h"
+#include "rl/cli/options.h"
 #include "rl/loop/session.h"
 
 namespace plumb {
@@ -12,11 +13,10 @@ void add_model_options(CLI::App& app, ModelArguments& a) {
   for (const std::string_view name : preset_names()) presets += (presets.empty() ? "" : ", ") + std::string(name);
   app.add_option("--model", a.model, "Hugging Face folder (config.json, safetensors, tokenizer)")->type_name("DIR")->required();
   app.add_option("--numerics", a.numerics, "where values are rounded: " + presets + "; default fused")->type_name("PRESET");
-  app.add_option("--threads", a.threads, "compute threads; default one per core")->type_name("N");
+  add_threads_option(app, a.threads);
 }
 
 LoadedModel load_model(const ModelArguments& a) {
-  if (a.threads < 0) throw UsageError(fmt::format("--threads is {}; at least 0 is right", a.threads));
   LoadedModel m;
   m.numerics = preset(a.numerics);
   m.config = read_hf_config(a.model);

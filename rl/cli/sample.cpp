@@ -11,6 +11,8 @@
 #include "model/tokenizer/tokenizer.h"
 #include "rl/cli/commands.h"
 #include "rl/cli/loaded_model.h"
+#include "rl/cli/options.h"
+#include "rl/validate_config.h"
 
 namespace plumb {
 namespace {
@@ -35,11 +37,20 @@ void check(const SampleArguments& a) {
   };
   refuse(a.prompts.empty() && a.prompt_file.empty(), "--prompt or --prompt-file is missing");
   refuse(!a.prompts.empty() && !a.prompt_file.empty(), "--prompt and --prompt-file exclude each other");
-  refuse(a.n < 1, fmt::format("-n is {}; at least 1 is right", a.n));
-  refuse(a.temperature < 0, fmt::format("--temperature is {}; at least 0 (greedy) is right", a.temperature));
-  refuse(a.top_k < 0, fmt::format("--top-k is {}; at least 0 (all) is right", a.top_k));
   refuse(a.top_p <= 0 || a.top_p > 1, fmt::format("--top-p is {}; more than 0 and at most 1 is right", a.top_p));
-  refuse(a.max_new_tokens < 1, fmt::format("--max-new-tokens is {}; at least 1 is right", a.max_new_tokens));
+  for (const std::string& prompt : a.prompts) refuse(prompt.empty(), "--prompt is empty; at least one character is right");
+  for (const std::string& stop : a.stops)
+    refuse(stop.empty(), "--stop is empty, which would end every answer; at least one character is right");
+  check_model_folder(a.model.model);
+}
+
+/// Editors end every file with a newline; one that belongs to the prompt would change the answer unseen.
+std::string prompt_in(const std::string& file) {
+  std::string text = read_file(file);
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  if (text.empty()) throw UsageError(fmt::format("sample: --prompt-file {} is empty; at least one character is right", file));
+  return text;
 }
 
 /// Feeds tokens to the text and stop-string machinery; the same for deciding when to stop and for what is shown.
@@ -62,11 +73,19 @@ class AnswerText {
   std::string text_;
 };
 
+std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt) {
+  try {
+    return tokenizer.encode(prompt, true);
+  } catch (const Error& error) {
+    throw UsageError(fmt::format("sample: prompt {}: {}", in_quotes(prompt), error.what()));
+  }
+}
+
 std::vector<GenerationRequest> requests_of(const SampleArguments& a, const std::vector<std::string>& prompts, const Tokenizer& tokenizer,
                                            const ModelConfig& model) {
   std::vector<GenerationRequest> requests;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    GenerationRequest request{.prompt = tokenizer.encode(prompts[i], true),
+    GenerationRequest request{.prompt = prompt_ids(tokenizer, prompts[i]),
                               .key = {.seed = a.seed, .purpose = Purpose::sampling, .draw = std::uint32_t(i)},
                               .samples = a.n,
                               .max_new_tokens = a.max_new_tokens,
@@ -74,8 +93,8 @@ std::vector<GenerationRequest> requests_of(const SampleArguments& a, const std::
     if (request.prompt.empty()) throw UsageError("sample: the prompt has no token: give at least one character");
     const auto room = std::int64_t(model.max_positions) - std::int64_t(request.prompt.size());
     if (room < 1) {
-      throw Error(fmt::format("sample: the prompt has {} tokens; the model's window of {} leaves no room for an answer",
-                              request.prompt.size(), model.max_positions));
+      throw UsageError(fmt::format("sample: the prompt has {} tokens; the model's window of {} leaves no room for an answer",
+                                   request.prompt.size(), model.max_positions));
     }
     request.max_new_tokens = int(std::min<std::int64_t>(room, a.max_new_tokens));
     requests.push_back(std::move(request));
@@ -127,7 +146,7 @@ void show(const SampleArguments& a, const std::string& prompt, const GeneratedSa
 int sample(const SampleArguments& a) {
   check(a);
   std::vector<std::string> prompts = a.prompts;
-  if (!a.prompt_file.empty()) prompts = {read_file(a.prompt_file)};
+  if (!a.prompt_file.empty()) prompts = {prompt_in(a.prompt_file)};
   const Tokenizer tokenizer = Tokenizer::load(a.model.model);
   // Wrong prompts and stop strings are told before the weights are read.
   const auto requests = requests_of(a, prompts, tokenizer, read_hf_config(a.model.model));
@@ -151,14 +170,16 @@ Command add_sample_command(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("sample", "Answer a prompt with a saved model");
   add_model_options(*sub, a->model);
   sub->add_option("--prompt", a->prompts, "text to continue; may be repeated")->type_name("TEXT")->expected(1)->take_all();
-  sub->add_option("--prompt-file", a->prompt_file, "file whose whole text is the prompt")->type_name("FILE");
-  sub->add_option("-n,--samples", a->n, "answers per prompt; default 1")->type_name("N");
-  sub->add_option("--temperature", a->temperature, "divides the logits; 0: greedy; default 1")->type_name("T");
-  sub->add_option("--top-k", a->top_k, "keep the k most probable tokens; 0: all")->type_name("K");
-  sub->add_option("--top-p", a->top_p, "keep the smallest set of tokens with this mass; 1: all")->type_name("P");
-  sub->add_option("--max-new-tokens", a->max_new_tokens, "longest answer; default 256, at most what the window leaves")->type_name("N");
+  sub->add_option("--prompt-file", a->prompt_file, "file whose text is the prompt, without the newline at its end")->type_name("FILE");
+  add_number(*sub, "-n,--samples", a->n, {1, kMostSamples}, "answers per prompt; default 1")->type_name("N");
+  add_number(*sub, "--temperature", a->temperature, {.low = 0}, "divides the logits; 0: greedy; default 1")->type_name("T");
+  add_number(*sub, "--top-k", a->top_k, {.low = 0}, "keep the k most probable tokens; 0: all")->type_name("K");
+  add_number(*sub, "--top-p", a->top_p, {0, 1}, "keep the smallest set of tokens with this mass; 1: all")->type_name("P");
+  add_number(*sub, "--max-new-tokens", a->max_new_tokens, {.low = 1}, "longest answer; default 256, at most what the window leaves")
+      ->type_name("N");
   sub->add_option("--stop", a->stops, "text that ends an answer, besides EOS; may be repeated")->type_name("TEXT")->expected(1)->take_all();
-  sub->add_option("--seed", a->seed, "seed; the same seed gives the same answers on any machine and any number of threads")->type_name("S");
+  add_number(*sub, "--seed", a->seed, {}, "seed; the same seed gives the same answers on any machine and any number of threads")
+      ->type_name("S");
   sub->add_flag("--json", a->json, "one JSON object per answer: text, token ids, log-probs, why it ended");
   sub->footer(
       "Examples:\n"

@@ -1,16 +1,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <filesystem>
 
 #include "engine/trainer/trainer.h"
 #include "kernels/core/error.h"
+#include "kernels/core/nearest.h"
+#include "model/files/replaceable.h"
+#include "model/hf_shape.h"
 #include "model/safetensors/safetensors.h"
 #include "rl/cli/commands.h"
 #include "rl/cli/loaded_model.h"
+#include "rl/cli/options.h"
 
 namespace plumb {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct ScoreArguments {
   ModelArguments model;
@@ -29,10 +36,14 @@ struct ScoreInput {
 
 ScoreInput read_input(const std::string& path, const ModelConfig& model) {
   const SafetensorsFile file(path);
-  const StoredTensor& ids = file.get("ids");
   const auto fail = [&](const std::string& what) { throw Error(fmt::format("{}: {}", path, what)); };
+  for (const std::string& name : file.names()) {
+    if (name != "ids" && name != "weights") fail(fmt::format("unknown tensor {}{}", in_quotes(name), suggestion(name, {"ids", "weights"})));
+  }
+  const StoredTensor& ids = file.get("ids");
   if (ids.shape.size() != 2 || ids.shape[0] < 1 || ids.shape[1] < 2)
-    fail(fmt::format("ids is {}; I64 [B, T] with B at least 1 and T at least 2 is right", describe(ids)));
+    fail(fmt::format("ids is {}; I64 or I32 [B, T] with B at least 1 and T at least 2 is right", describe(ids)));
+  if (ids.dtype != StoredType::i64 && ids.dtype != StoredType::i32) fail(fmt::format("ids is {}; I64 or I32 is right", describe(ids)));
   ScoreInput in{.batch = ids.shape[0], .length = ids.shape[1]};
   if (in.length > model.max_positions)
     fail(fmt::format("ids has {} tokens a row; the model's window is {}", in.length, model.max_positions));
@@ -41,9 +52,14 @@ ScoreInput read_input(const std::string& path, const ModelConfig& model) {
     in.ids.push_back(std::int32_t(id));
   }
   if (const StoredTensor* weights = file.find("weights")) {
-    if (weights->shape != std::vector<std::int64_t>{in.batch, in.length - 1})
+    if (weights->dtype != StoredType::f32 || weights->shape != std::vector<std::int64_t>{in.batch, in.length - 1})
       fail(fmt::format("weights is {}; F32 [{}, {}] is right", describe(*weights), in.batch, in.length - 1));
     in.weights = read_f32(*weights);
+    const auto odd = std::find_if(in.weights.begin(), in.weights.end(), [](float w) { return !std::isfinite(w); });
+    if (odd != in.weights.end()) {
+      const auto at = odd - in.weights.begin();
+      fail(fmt::format("weights[{}, {}] is {}; finite numbers are right", at / (in.length - 1), at % (in.length - 1), *odd));
+    }
   } else {
     in.weights.assign(std::size_t(in.batch * (in.length - 1)), 1.0f);
   }
@@ -105,8 +121,23 @@ StoredTensor tensor_of(std::string name, StoredType type, std::vector<std::int64
   return {.name = std::move(name), .dtype = type, .shape = std::move(shape), .data = {static_cast<const std::byte*>(data), bytes}};
 }
 
+/// Before any work: what stands at --out must be something to write over.
+void check_files(const ScoreArguments& a) {
+  std::error_code ignored;
+  check_model_folder(a.model.model);
+  if (!fs::exists(a.tokens, ignored)) throw UsageError(fmt::format("score: --tokens {}: there is no such file", a.tokens));
+  if (a.out.empty()) throw UsageError("score: --out is empty; the name of a file to write is right");
+  const fs::path out = replaceable(a.out);
+  if (fs::equivalent(a.tokens, out, ignored)) throw UsageError(fmt::format("score: --out {} is the file of --tokens", a.out));
+  const fs::path folder = out.has_parent_path() ? out.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, ignored)) throw UsageError(fmt::format("score: --out {}: there is no folder {}", a.out, folder.string()));
+  if (fs::exists(out, ignored) && fs::equivalent(folder, a.model.model, ignored))
+    throw UsageError(fmt::format("score: --out {} is a file of the model", a.out));
+}
+
 int score(const ScoreArguments& a) {
   if (a.temperature <= 0) throw UsageError(fmt::format("score: --temperature is {}; more than 0 is right", a.temperature));
+  check_files(a);
   const ScoreInput in = read_input(a.tokens, read_hf_config(a.model.model));
   LoadedModel model = load_model(a.model);
   const ExecutionConfig execution{.threads = a.model.threads,
@@ -126,10 +157,8 @@ int score(const ScoreArguments& a) {
   if (a.gradients) {
     trainer.emplace(model.config, model.numerics, execution, OptimizerConfig{}, in.length);
     const float* const gradients = gradients_of(*trainer, model, in, temperature);
-    for (const Parameter& p : trainer->parameters().all()) {
-      const bool vector = p.rows == 1 && (p.name.ends_with(".bias") || p.name.find("norm") != std::string::npos);
-      tensors.push_back(f32("grad." + p.name, vector ? std::vector{p.cols} : std::vector{p.rows, p.cols}, gradients + p.offset, p.size()));
-    }
+    for (const Parameter& p : trainer->parameters().all())
+      tensors.push_back(f32("grad." + p.name, hf_shape(p), gradients + p.offset, p.size()));
   }
   write_safetensors(a.out, std::move(tensors), {{"numerics", model.numerics.preset}});
   return 0;
@@ -141,11 +170,13 @@ Command add_score_command(CLI::App& app) {
   auto a = std::make_shared<ScoreArguments>();
   CLI::App* sub = app.add_subcommand("score", "Logits, log-probs, entropy and gradients of given tokens, as files another stack can read");
   add_model_options(*sub, a->model);
-  sub->add_option("--tokens", a->tokens, "safetensors file with `ids` (I64 [B, T]) and, if wanted, `weights` (F32 [B, T-1]; default 1)")
+  sub->add_option("--tokens", a->tokens,
+                  "safetensors file with `ids` (I64 or I32 [B, T]) and, if wanted, `weights` (F32 [B, T-1]; default 1)")
       ->type_name("IN")
       ->required();
   sub->add_option("--out", a->out, "safetensors file to write")->type_name("OUT")->required();
-  sub->add_option("--temperature", a->temperature, "divides the logits before the log-softmax; default 1")->type_name("T");
+  add_number(*sub, "--temperature", a->temperature, {.low = 0}, "divides the logits before the log-softmax, more than 0; default 1")
+      ->type_name("T");
   sub->add_flag("--gradients", a->gradients, "also `grad.NAME` of -sum(weights * logprobs) for every parameter, by its Hugging Face name");
   sub->footer(
       "Writes `logits` ([B, T, V], BF16 or F32 as the preset rounds them, before the temperature), `logprobs` (F32 [B, T-1], of the\n"

@@ -4,13 +4,14 @@
 
 #include <memory>
 
+#include "engine/checkpoint/history.h"
 #include "engine/config/config.h"
 #include "engine/metrics/interrupt.h"
 #include "engine/metrics/run_folder.h"
 #include "kernels/core/error.h"
 #include "rl/cli/commands.h"
 #include "rl/cli/estimate.h"
-#include "rl/validate_config.h"
+#include "rl/cli/options.h"
 
 namespace plumb {
 namespace {
@@ -35,20 +36,21 @@ void refuse_differences(const RunConfig& saved, const RunConfig& wanted, const f
     keys += fmt::format("{}{} ({} there, {} now)", keys.empty() ? "" : ", ", d.key, d.a, d.b);
   }
   if (keys.empty()) return;
-  throw UsageError(fmt::format("{}: this run has other settings: {}; only execution, logging and the number of steps may change on resume",
-                               folder.string(), keys));
+  throw UsageError(
+      fmt::format("{}: this run has other settings: {}; only execution, logging, checkpoint, eval.every and run.steps may change on resume",
+                  folder.string(), keys));
 }
 
 RunConfig config_of(const TrainArguments& a) {
   if (a.resume.empty()) {
     if (a.config.empty()) throw UsageError("train: a configuration file is missing (or --resume and a run folder)");
-    return load_config<RunConfig>(a.config, a.sets);
+    return read_run_config(a.config, a.sets);
   }
   const fs::path saved_file = fs::path(a.resume) / "config.yaml";
   std::error_code ignored;
   if (!fs::exists(saved_file, ignored)) throw UsageError(fmt::format("{}: is not a run folder (it has no config.yaml)", a.resume));
   const auto saved = load_config<RunConfig>(saved_file);
-  auto wanted = load_config<RunConfig>(a.config.empty() ? saved_file : fs::path(a.config), a.sets);
+  auto wanted = read_run_config(a.config.empty() ? saved_file.string() : a.config, a.sets);
   refuse_differences(saved, wanted, a.resume);
   wanted.run.out = a.resume;
   return wanted;
@@ -61,13 +63,16 @@ int train(const TrainArguments& a) {
   RunConfig config = config_of(a);
   if (!a.out.empty()) config.run.out = a.out;
   if (config.run.out.empty()) config.run.out = "runs/" + fs::path(a.config).stem().string();
-  validate(config);
   const RunEstimate estimate = estimate_run(config);
-  if (!a.quiet) fmt::print("{}", describe(estimate));
-  if (a.dry_run) return 0;
-
+  if (a.dry_run) {
+    fmt::print("{}", describe(estimate));
+    return 0;
+  }
+  check_memory(estimate);
   const RunFolder folder(config.run.out, a.resume.empty() ? RunFolder::Mode::create : RunFolder::Mode::resume);
+  if (!a.resume.empty()) require_checkpoints(folder.path(), load_config<RunConfig>(folder.config_file()).checkpoint);
   folder.write_config(print_config(config));
+  if (!a.quiet) fmt::print("{}", describe(estimate));
   if (!a.quiet) fmt::print("run folder {}\n", folder.path().string());
   std::fflush(stdout);
   install_interrupt_handlers();
@@ -98,7 +103,7 @@ Command add_train_command(CLI::App& app) {
       "  plumb train configs/runs/addition-grpo.yaml --dry-run\n\n"
       "The run folder holds config.yaml (every setting), metrics.jsonl, TensorBoard events, samples.jsonl, log.txt and\n"
       "checkpoints/; latest/model in it is a Hugging Face folder. Ctrl-C saves a checkpoint and exits with 130; a second one\n"
-      "exits at once. On --resume only execution, logging, checkpoint and the number of steps may differ.\n"
+      "exits at once. On --resume only execution, logging, checkpoint, eval.every and run.steps may differ.\n"
       "plumb config CONFIG prints all keys with their meaning.");
   return {sub, [a] { return train(*a); }};
 }

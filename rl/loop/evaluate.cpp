@@ -6,7 +6,6 @@
 
 #include "engine/metrics/interrupt.h"
 #include "rl/algorithm/pass_at_k.h"
-#include "rl/loop/session.h"
 #include "rl/rollout/problem_stream.h"
 #include "rl/rollout/rollout.h"
 
@@ -72,6 +71,18 @@ std::string summary_of(const EvalReport& report) {
   return text + fmt::format(" ({} problems)", report.problems);
 }
 
+Evaluation evaluation_of(const RunConfig& config, const Task& task, const ModelSetup& setup, std::vector<Problem> problems,
+                         std::function<bool()> stop_requested) {
+  return {.config = config.eval,
+          .max_new_tokens = config.sampling.max_new_tokens,
+          .seed = config.run.seed,
+          .task = task,
+          .tokenizer = setup.tokenizer,
+          .eos_ids = setup.model.eos_ids,
+          .problems = std::move(problems),
+          .stop_requested = std::move(stop_requested)};
+}
+
 EvalReport evaluate(Context& ctx, Sampler& sampler, const Weights& weights, const Evaluation& e) {
   EvalReport report{.problems = std::int64_t(e.problems.size()), .k = std::max(e.config.k, 1)};
   const RolloutBatch greedy = answer(ctx, sampler, weights, e, 1, 0);
@@ -87,7 +98,9 @@ EvalReport evaluate(Context& ctx, Sampler& sampler, const Weights& weights, cons
 
 EvalReport run_evaluation(const RunConfig& config, const std::filesystem::path& folder) {
   const auto task = make_task(config.task, config.run.seed);
+  check_held_out(config, *task);
   const ModelSetup setup = set_up_model(config, *task, folder);
+  if (task->size(Split::held_out) == 0) check_alphabet(setup.tokenizer, *task, config.task.name);
   const Numerics numerics = set_up_numerics(config.numerics).rollout;
   const auto ctx = make_context(config.execution);
   Weights weights(setup.model, numerics.compute);
@@ -96,14 +109,9 @@ EvalReport run_evaluation(const RunConfig& config, const std::filesystem::path& 
   set_weights(*ctx, weights, flat);
 
   ProblemStream stream(*task, config.run.seed);
-  const Evaluation evaluation{.config = config.eval,
-                              .max_new_tokens = config.sampling.max_new_tokens,
-                              .seed = config.run.seed,
-                              .task = *task,
-                              .tokenizer = setup.tokenizer,
-                              .eos_ids = setup.model.eos_ids,
-                              .problems = stream.held_out(config.eval.problems),
-                              .stop_requested = interrupt_requested};
+  const Evaluation evaluation =
+      evaluation_of(config, *task, setup, stream.held_out(config.eval.problems, interrupt_requested), interrupt_requested);
+  if (interrupt_requested()) return {.interrupted = true};
   const std::int64_t sequences = std::int64_t(config.eval.problems) * std::max(config.eval.k, 1);
   const auto sampler = make_sampler(config, setup, numerics, task_lengths(config, setup, *task), sequences);
   return evaluate(*ctx, *sampler, weights, evaluation);

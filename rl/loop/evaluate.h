@@ -10,6 +10,7 @@
 #include "engine/metrics/metric.h"
 #include "engine/sampler/sampler.h"
 #include "model/tokenizer/tokenizer.h"
+#include "rl/loop/session.h"
 #include "rl/run_config.h"
 #include "rl/tasks/task.h"
 
@@ -43,6 +44,8 @@ struct Evaluation {
   std::vector<Problem> problems;         // held-out ones
   std::function<bool()> stop_requested;  // may be null
 };
+/// Of a configuration. It, the task and the setup must live as long.
+Evaluation evaluation_of(const RunConfig&, const Task&, const ModelSetup&, std::vector<Problem>, std::function<bool()> stop_requested = {});
 EvalReport evaluate(Context&, Sampler&, const Weights&, const Evaluation&);
 
 /// Evaluates a saved model folder on the held-out problems of the configuration; an empty path is the model that the

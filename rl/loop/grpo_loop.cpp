@@ -57,7 +57,8 @@ class GrpoLoop {
                                   .max_new_tokens = s.max_new_tokens,
                                   .params = {.temperature = float(s.temperature), .top_k = s.top_k, .top_p = float(s.top_p)},
                                   .stop_requested = interrupt_requested};
-    auto problems = run_.problems.train(run_.state.problems, rollout.prompts);
+    auto problems = run_.problems.train(run_.state.problems, rollout.prompts, interrupt_requested);
+    if (interrupt_requested()) return false;
     batch_ = sample_rollouts(*run_.ctx, *run_.sampler, run_.rollout_weights(), run_.setup.tokenizer, std::move(problems), settings);
     flops_ += run_.forward_flops(double(batch_.prompt_tokens() + batch_.response_tokens()), double(batch_.response_tokens()));
     return !batch_.interrupted;

@@ -8,6 +8,10 @@
 
 namespace plumb {
 
+namespace {
+constexpr double kPeakProbeSeconds = 5e-4;
+}  // namespace
+
 TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
     : config(c),
       task(make_task(c.task, c.run.seed)),
@@ -15,7 +19,8 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
       numerics(set_up_numerics(c.numerics)),
       ctx(make_context(c.execution)),
       problems(*task, c.run.seed),
-      output(c, options, numerics) {
+      output(c, options, numerics),
+      peak_(options.folder.empty() ? std::function<double()>{} : [this] { return measure_peak_flops(*ctx, kPeakProbeSeconds); }) {
   const bool sft = c.run.algorithm == Algorithm::sft;
   const bool warm_start = !sft && c.warm_start.steps > 0;
   if (sft || warm_start) sft_source.emplace(sft ? c.sft : c.warm_start, setup, *task, problems, c.run.seed);
@@ -34,7 +39,6 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
     const std::int64_t held_out = evaluates(c) ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 1;
     sampler = make_sampler(c, setup, numerics.rollout, task_lengths(c, setup, *task), std::max(answers, held_out));
   }
-  if (!options.folder.empty()) peak_flops_ = best_peak_flops(*ctx);
   if (!options.resume || !resume(options.fresh_optimizer)) start();
   refresh_rollout_weights();
 }
@@ -65,12 +69,14 @@ bool TrainingRun::resume(bool fresh_optimizer) {
   const std::int64_t before_anything = -1 - config.warm_start.steps;
   if (!checkpoint) {
     output.continue_after(before_anything);
-    output.message("there is no checkpoint yet: the run starts from its beginning");
+    output.message(fmt::format("there is no checkpoint yet: the run starts from its beginning{}",
+                               fresh_optimizer ? ", where the optimizer is fresh anyway: --fresh-optimizer changes nothing" : ""));
     return false;
   }
   checkpoint->load("run", state);
   if (!warm_start_left() && config.run.algorithm != Algorithm::sft) trainer->reset_optimizer(main_optimizer());
   checkpoint->load("trainer", trainer->state());
+  if (fresh_optimizer) trainer->state().optimizer_steps = 0;  // moments of nothing correct their bias from the first step
   trainer->refresh_weights(*ctx);
   if (reference && checkpoint->has("reference")) {
     checkpoint->load("reference", reference->state());
@@ -78,19 +84,21 @@ bool TrainingRun::resume(bool fresh_optimizer) {
   }
   output.continue_after(state.steps > 0 ? state.steps : before_anything + state.warm_start_steps);
   if (state.steps > 0) output.mark_saved(state.steps);
-  output.message(fmt::format("resumed from {}", checkpoint->path().filename().string()));
+  message_resumed(checkpoint->path().filename().string(), fresh_optimizer);
   return true;
 }
 
+void TrainingRun::message_resumed(const std::string& checkpoint, bool fresh_optimizer) {
+  if (finished()) {
+    output.message(fmt::format("already at step {}, run.steps is {}: nothing to do{}", state.steps, config.run.steps,
+                               fresh_optimizer ? " (--fresh-optimizer changes nothing)" : ""));
+    return;
+  }
+  output.message(fmt::format("resumed from {}{}", checkpoint, fresh_optimizer ? " with a fresh optimizer" : ""));
+}
+
 EvalReport TrainingRun::evaluate_now() {
-  const Evaluation evaluation{.config = config.eval,
-                              .max_new_tokens = config.sampling.max_new_tokens,
-                              .seed = config.run.seed,
-                              .task = *task,
-                              .tokenizer = setup.tokenizer,
-                              .eos_ids = setup.model.eos_ids,
-                              .problems = problems.held_out(config.eval.problems)};
-  return evaluate(*ctx, *sampler, rollout_weights(), evaluation);
+  return evaluate(*ctx, *sampler, rollout_weights(), evaluation_of(config, *task, setup, problems.held_out(config.eval.problems)));
 }
 
 bool TrainingRun::evaluation_due(std::int64_t step) const {
@@ -147,9 +155,10 @@ double TrainingRun::forward_flops(double rows, double head_rows) const {
   return 2 * (rows * (double(trainer->parameters().parameter_count()) - embedding) + head_rows * head);
 }
 
-void TrainingRun::log_speed(MetricSet& metrics, double seconds, double tokens, double flops) const {
+void TrainingRun::log_speed(MetricSet& metrics, double seconds, double tokens, double flops) {
   metrics.set("time/tokens_per_s", tokens / seconds);
-  if (peak_flops_ > 0) metrics.set("time/peak_percent", 100 * flops / seconds / peak_flops_);
+  peak_.probe_if_due(std::chrono::steady_clock::now());
+  if (peak_.flops() > 0) metrics.set("time/peak_percent", 100 * flops / seconds / peak_.flops());
 }
 
 }  // namespace plumb

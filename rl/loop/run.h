@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "rl/loop/evaluate.h"
+#include "rl/loop/peak_meter.h"
 #include "rl/loop/run_output.h"
 #include "rl/loop/session.h"
 #include "rl/loop/sft_data.h"
@@ -38,8 +39,8 @@ class TrainingRun {
   void refresh_rollout_weights() { rollout_weights_->refresh(*ctx); }
   /// FLOPs of a forward over `rows` tokens whose head sees `head_rows` of them, attention left out.
   double forward_flops(double rows, double head_rows) const;
-  /// time/tokens_per_s of `tokens` and time/peak_percent of `flops` over the seconds of the step.
-  void log_speed(MetricSet&, double seconds, double tokens, double flops) const;
+  /// time/tokens_per_s of `tokens` and, once the peak is known, time/peak_percent of `flops` over the seconds of the step.
+  void log_speed(MetricSet&, double seconds, double tokens, double flops);
 
   const RunConfig& config;
   std::unique_ptr<Task> task;
@@ -55,6 +56,8 @@ class TrainingRun {
   RunOutput output;
   RunState state;
 
+  /// Resumed where nothing is left to do.
+  bool finished() const { return state.steps > 0 && state.steps >= config.run.steps; }
   const Weights& rollout_weights() const { return rollout_weights_->get(); }
   bool warm_start_left() const {
     return config.run.algorithm != Algorithm::sft && !state.warm_start_done && state.warm_start_steps < config.warm_start.steps;
@@ -66,10 +69,11 @@ class TrainingRun {
   void start();
   bool resume(bool fresh_optimizer);
   EvalReport evaluate_now();
+  void message_resumed(const std::string& checkpoint, bool fresh_optimizer);
   std::optional<double> best_metric(const MetricSet&) const;
 
   std::unique_ptr<RolloutWeights> rollout_weights_;
-  double peak_flops_ = 0;
+  PeakMeter peak_;
 };
 
 }  // namespace plumb

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/config/model_yaml.h"
+#include "engine/trainer/model_execution.h"
 #include "model/tokenizer/stream.h"
 
 namespace plumb {
@@ -47,8 +48,6 @@ std::function<std::function<bool(std::int32_t)>()> stop_matchers(const std::vect
     };
   };
 }
-
-ModelExecution model_execution(const ExecutionConfig& e) { return {.merged_matmuls = e.merged_matmuls, .recompute = e.recompute}; }
 
 void copy_buffer(Buffer& to, const Buffer& from) { to.write(from.data(), 0, from.size()); }
 
@@ -110,6 +109,31 @@ SequenceLengths task_lengths(const RunConfig& config, const ModelSetup& setup, c
                                  config.sampling.max_new_tokens, setup.model.max_positions));
   }
   return lengths;
+}
+
+void check_held_out(const RunConfig& config, const Task& task) {
+  const auto wanted = std::uint64_t(config.eval.problems);
+  if (task.size(Split::held_out) > 0) return;
+  const std::uint64_t there_are = task.different(Split::held_out, wanted);
+  if (there_are >= wanted) return;
+  throw UsageError(
+      fmt::format("configuration: eval.problems is {}, but task {} has only {} different held-out problems with these settings", wanted,
+                  config.task.name, there_are));
+}
+
+void check_alphabet(const Tokenizer& tokenizer, const Task& task, const std::string& task_name) {
+  for (const char c : task.alphabet()) {
+    const std::string character(1, c);
+    std::string written;
+    try {
+      for (const std::int32_t id : tokenizer.encode(character)) written += tokenizer.token_bytes(id);
+    } catch (const Error&) {
+      written.clear();
+    }
+    if (written == character) continue;
+    throw UsageError(
+        fmt::format("the tokenizer has no '{}', which task {} is written with: model and task do not belong together", c, task_name));
+  }
 }
 
 std::unique_ptr<Sampler> make_sampler(const RunConfig& config, const ModelSetup& setup, const Numerics& rollout, SequenceLengths lengths,

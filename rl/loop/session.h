@@ -51,6 +51,12 @@ struct SequenceLengths {
 };
 SequenceLengths task_lengths(const RunConfig&, const ModelSetup&, const Task&);
 
+/// Throws UsageError when eval.problems is more than the task has different held-out problems (those of a file are simply all taken).
+void check_held_out(const RunConfig&, const Task&);
+
+/// Throws UsageError when the tokenizer cannot write a character that the task's problems are made of.
+void check_alphabet(const Tokenizer&, const Task&, const std::string& task_name);
+
 /// A sampler for at most `sequences` answers at a time of this configuration's lengths.
 std::unique_ptr<Sampler> make_sampler(const RunConfig&, const ModelSetup&, const Numerics& rollout, SequenceLengths,
                                       std::int64_t sequences);

@@ -22,6 +22,7 @@ int run_algorithm(TrainingRun& run) {
 
 int run_training(const RunConfig& config, const TrainOptions& options) {
   TrainingRun run(config, options);
+  if (options.resume && run.finished()) return 0;
   const int code = run_algorithm(run);
   if (code == kInterrupted) {
     run.save_interrupted();

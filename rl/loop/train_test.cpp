@@ -2,7 +2,6 @@
 #include "rl/loop/train.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include "engine/config/config.h"
 #include "model/files/files.h"
 #include "rl/loop/evaluate.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -21,13 +21,10 @@ namespace fs = std::filesystem;
 class Training : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("plumb_train_test_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
     write_file(folder_ / "model.yaml",
                "{family: qwen3, hidden_size: 24, intermediate_size: 40, layers: 2, heads: 2, kv_heads: 1, head_dim: 12, max_positions: 32, "
                "tied: true}");
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   RunConfig config(const std::vector<std::string>& overrides = {}) const {
     std::vector<std::string> all{"run.steps=3",
@@ -66,7 +63,7 @@ class Training : public testing::Test {
   }
   static std::string model_bytes(const fs::path& out) { return read_file(out / "latest/model/model.safetensors"); }
 
-  fs::path folder_;
+  const test::TempFolder folder_;
 };
 
 TEST_F(Training, EvaluationChangesNothing) {

@@ -1,7 +1,6 @@
 #include "rl/rollout/rollout.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include "model/files/files.h"
 #include "rl/rollout/problem_stream.h"
 #include "rl/rollout/recorded.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -17,7 +17,10 @@ namespace {
 /// Rewards the answer "1"; fails in every way that a reward can on some others.
 class FakeTask : public Task {
  public:
-  Problem problem(Split, std::uint64_t index) const override { return {.prompt = std::to_string(index), .answer = "1"}; }
+  /// Generated held-out problems come twice in a row.
+  Problem problem(Split split, std::uint64_t index) const override {
+    return {.prompt = std::to_string(!files && split == Split::held_out ? index / 2 : index), .answer = "1"};
+  }
   Reward reward(const Problem& p, const std::vector<std::string>& pieces, bool finished) const override {
     std::string text;
     for (const std::string& piece : pieces) text += piece;
@@ -29,6 +32,7 @@ class FakeTask : public Task {
   int max_prompt_chars() const override { return 2; }
   int max_answer_chars() const override { return 1; }
   std::uint64_t size(Split) const override { return files ? 5 : 0; }
+  std::uint64_t different(Split, std::uint64_t enough) const override { return std::min<std::uint64_t>(enough, files ? 5 : 10); }
   bool files = false;
 };
 
@@ -75,12 +79,18 @@ TEST(ProblemStream, IsAFunctionOfThePosition) {
     std::sort(seen.begin(), seen.end());
     EXPECT_EQ(seen, (std::vector<std::string>{"0", "1", "2", "3", "4"}));
   }
+  const auto held_out = ProblemStream(FakeTask{}, 1).held_out(3);
+  ASSERT_EQ(held_out.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(held_out[i].prompt, std::to_string(i)) << "all different";
+  int left = 2;
+  EXPECT_EQ(generated.train(0, 1000, [&] { return left-- == 0; }).size(), 2u) << "stops when asked";
   EXPECT_EQ(listed.held_out(3).size(), 3u);
   EXPECT_EQ(listed.held_out(99).size(), 5u);
 }
 
 TEST(Recorded, ConsecutiveLinesOfAGroupAreAGroup) {
-  const auto file = std::filesystem::temp_directory_path() / ("plumb_recorded_" + std::to_string(getpid()) + ".jsonl");
+  const test::TempFolder folder;
+  const auto file = folder / "recorded.jsonl";
   write_file(file, R"({"group": 4, "prompt_ids": [1, 2], "response_ids": [3], "logprobs": [-0.5], "reward": 1})"
                    "\n"
                    R"({"group": 4, "prompt_ids": [1, 2], "response_ids": [4, 5], "logprobs": [-0.5, -1], "reward": 0, "finish": "length"})"
@@ -88,7 +98,6 @@ TEST(Recorded, ConsecutiveLinesOfAGroupAreAGroup) {
                    R"({"group": 2, "prompt_ids": [1], "response_ids": [6], "logprobs": [-2], "advantages": 0.5})"
                    "\n");
   const RecordedRollouts recorded(file, 10);
-  std::filesystem::remove(file);
   EXPECT_EQ(recorded.groups(), 2);
   EXPECT_EQ(recorded.longest(), 4);
   const RolloutBatch batch = recorded.batch(1, 2);  // the second group, then round to the first

@@ -45,8 +45,17 @@ std::string Addition::written(std::uint64_t number) const {
 GeneratedTask::Draw Addition::draw(const RandomKey& key, std::uint64_t first) const {
   const std::uint64_t a = random_below(key, first, limit_);
   const std::uint64_t b = random_below(key, first + 1, limit_);
-  // a+b and b+a stay together: knowing one is knowing the other.
-  return {.prompt = fmt::format("{}+{}=", written(a), written(b)), .identity = {std::min(a, b), std::max(a, b)}};
+  return {.prompt = fmt::format("{}+{}=", written(a), written(b)), .identity = identity_of(a, b)};
+}
+
+GeneratedTask::Identity Addition::identity_of(std::uint64_t a, std::uint64_t b) { return {std::min(a, b), std::max(a, b)}; }
+
+void Addition::each_problem(const std::function<bool(const Identity&)>& visit) const {
+  for (std::uint64_t a = 0; a < limit_; ++a) {
+    for (std::uint64_t b = 0; b < limit_; ++b) {
+      if (!visit(identity_of(a, b))) return;
+    }
+  }
 }
 
 std::optional<std::string> Addition::solve(std::string_view prompt) const {

@@ -17,8 +17,11 @@ class Addition final : public GeneratedTask {
 
  private:
   Draw draw(const RandomKey& key, std::uint64_t first) const override;
+  void each_problem(const std::function<bool(const Identity&)>& visit) const override;
   int longest_prompt() const override { return 2 * digits_ + 2; }
   int longest_answer() const override { return digits_ + 1; }
+  /// a+b and b+a stay together: knowing one is knowing the other.
+  static Identity identity_of(std::uint64_t a, std::uint64_t b);
   std::string written(std::uint64_t number) const;
 
   int digits_;

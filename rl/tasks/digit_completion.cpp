@@ -53,7 +53,19 @@ GeneratedTask::Draw DigitCompletion::draw(const RandomKey& key, std::uint64_t fi
   const std::uint64_t terms = std::uint64_t(min_terms_) + random_below(key, first + 1, std::uint64_t(max_terms_ - min_terms_) + 1);
   const std::uint64_t a = random_below(key, first + 2, max + 1);  // max itself may come first
   const std::uint64_t b = random_below(key, first + 3, max);
-  return {.prompt = fmt::format("{},{}:{},{}", a, b, max, terms), .identity = {(max << 32) | terms, (a << 32) | b}};
+  return {.prompt = fmt::format("{},{}:{},{}", a, b, max, terms), .identity = identity_of(max, terms, a, b)};
+}
+
+void DigitCompletion::each_problem(const std::function<bool(const Identity&)>& visit) const {
+  for (auto max = std::uint64_t(min_modulus_); max <= std::uint64_t(max_modulus_); ++max) {
+    for (auto terms = std::uint64_t(min_terms_); terms <= std::uint64_t(max_terms_); ++terms) {
+      for (std::uint64_t a = 0; a <= max; ++a) {
+        for (std::uint64_t b = 0; b < max; ++b) {
+          if (!visit(identity_of(max, terms, a, b))) return;
+        }
+      }
+    }
+  }
 }
 
 int DigitCompletion::longest_prompt() const { return 2 * width(max_modulus_) + width(max_modulus_ - 1) + width(max_terms_) + 3; }

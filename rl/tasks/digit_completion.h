@@ -18,6 +18,10 @@ class DigitCompletion final : public GeneratedTask {
 
  private:
   Draw draw(const RandomKey& key, std::uint64_t first) const override;
+  void each_problem(const std::function<bool(const Identity&)>& visit) const override;
+  static Identity identity_of(std::uint64_t max, std::uint64_t terms, std::uint64_t a, std::uint64_t b) {
+    return {(max << 32) | terms, (a << 32) | b};
+  }
   int longest_prompt() const override;
   int longest_answer() const override;
 

@@ -74,6 +74,16 @@ Problem GeneratedTask::problem(Split split, std::uint64_t index) const {
   throw UsageError("task: so few different problems that none is left for one of the splits; allow larger numbers");
 }
 
+std::uint64_t GeneratedTask::different(Split split, std::uint64_t enough) const {
+  if (!listed(split).empty()) return std::min(enough, size(split));
+  std::uint64_t count = 0;
+  each_problem([&](const Identity& identity) {
+    count += split_of(identity) == split;
+    return count < enough;
+  });
+  return count;
+}
+
 int GeneratedTask::max_prompt_chars() const { return train_.empty() ? longest_prompt() : longest(train_, held_out_, &Problem::prompt); }
 int GeneratedTask::max_answer_chars() const { return train_.empty() ? longest_answer() : longest(train_, held_out_, &Problem::answer); }
 

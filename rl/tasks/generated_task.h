@@ -1,6 +1,7 @@
 // What the tasks share: problems that are generated without end, or listed in files.
 #pragma once
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@ class GeneratedTask : public Task {
  public:
   Problem problem(Split split, std::uint64_t index) const final;
   std::uint64_t size(Split split) const final { return listed(split).size(); }
+  std::uint64_t different(Split split, std::uint64_t enough) const final;
   int max_prompt_chars() const final;
   int max_answer_chars() const final;
 
@@ -26,13 +28,16 @@ class GeneratedTask : public Task {
   /// Reads both files when they are set. Throws UsageError when only one is, Error with file and line for bad lines.
   void read_files(const TaskConfig& config);
 
-  /// The numbers of one problem: what it is made of, and the same for all problems that must stay in one split together.
+  /// What a problem is made of: the same for all problems that must stay in one split together.
+  using Identity = std::array<std::uint64_t, 2>;
   struct Draw {
     std::string prompt;
-    std::array<std::uint64_t, 2> identity;
+    Identity identity;
   };
   /// A problem from the random numbers of `key` at positions first, first + 1, ... (at most 8).
   virtual Draw draw(const RandomKey& key, std::uint64_t first) const = 0;
+  /// Calls `visit` for every problem there is, each once, until it returns false.
+  virtual void each_problem(const std::function<bool(const Identity&)>& visit) const = 0;
   virtual int longest_prompt() const = 0;
   virtual int longest_answer() const = 0;
 

@@ -39,6 +39,8 @@ class Task {
   virtual int max_answer_chars() const = 0;
   /// Problems in a split when they are a finite list read from a file; 0: generated without end.
   virtual std::uint64_t size(Split) const { return 0; }
+  /// Different problems in a split, counted no further than `enough`: less than `enough` is all there are.
+  virtual std::uint64_t different(Split, std::uint64_t enough) const = 0;
 };
 
 /// The one place that knows tasks by name: addition, digit_completion. Throws UsageError naming the nearest task.

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 #include "model/files/files.h"
 #include "rl/tasks/addition.h"
 #include "rl/tasks/digit_completion.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -167,13 +167,32 @@ TEST(DigitCompletionTest, RewardsLeadingCharacters) {
   EXPECT_TRUE(DigitCompletion({}, 0).reward(p, with_eos("7,2"), true).per_token.empty());
 }
 
+/// Counts what is drawn until nothing new has come for long.
+std::size_t prompts_drawn(const Task& task, Split split, std::uint64_t draws) {
+  std::set<std::string> prompts;
+  for (std::uint64_t i = 0; i < draws; ++i) prompts.insert(task.problem(split, i).prompt);
+  return prompts.size();
+}
+
+TEST(TaskTest, CountsItsDifferentProblems) {
+  for (const TaskConfig& config :
+       {TaskConfig{.digits = 1}, TaskConfig{.digits = 1, .digit_order = DigitOrder::natural}, TaskConfig{.name = "digit_completion"},
+        TaskConfig{.name = "digit_completion", .min_modulus = 2, .max_terms = 1}}) {
+    const auto task = make_task(config, 1);
+    std::size_t both = 0;
+    for (const Split split : {Split::train, Split::held_out}) {
+      const std::uint64_t all = task->different(split, 1'000'000);
+      EXPECT_EQ(all, prompts_drawn(*task, split, 40 * all)) << config.name;
+      EXPECT_EQ(task->different(split, 3), 3u) << config.name;
+      both += all;
+    }
+    EXPECT_TRUE(config.name != "addition" || both == 100u) << both;
+  }
+  EXPECT_EQ(make_task({.digits = 18}, 1)->different(Split::held_out, 5000), 5000u);
+}
+
 class TaskFileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("plumb_tasks_{}", ::getpid());
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
   TaskConfig listed(const std::string& train, const std::string& held_out) const {
     write_file(folder_ / "train.jsonl", train);
     write_file(folder_ / "held_out.jsonl", held_out);
@@ -181,7 +200,7 @@ class TaskFileTest : public testing::Test {
             .train_file = (folder_ / "train.jsonl").string(),
             .held_out_file = (folder_ / "held_out.jsonl").string()};
   }
-  fs::path folder_;
+  const test::TempFolder folder_;
 };
 
 TEST_F(TaskFileTest, ReadsProblems) {

@@ -1,19 +1,10 @@
 // Bad input of every kind: one clear line, the right exit code, nothing half-written.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "tests/e2e/process.h"
 
 namespace plumb::e2e {
 namespace {
-
-/// One line on stderr that names what is wrong.
-void expect_one_line(const Finished& f, int code, const std::string& says) {
-  EXPECT_EQ(f.code, code) << f.out << f.err;
-  EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << f.err;
-  EXPECT_NE(f.err.find(says), std::string::npos) << f.err;
-}
 
 TEST(CommandLine, HelpAndVersionAreThere) {
   for (const char* command : {"train", "eval", "sample", "score", "config", "inspect"}) {
@@ -53,7 +44,7 @@ TEST(CommandLine, ConfigurationFaultsNameFileLineAndTheRightKey) {
   fails("numerics: {rollout: hf_eagre}\nmodel: {config: addition-167k}\n", "hf_eager");
   fails("optimizer: {schedule: {kind: cosine}}\nmodel: {config: addition-167k}\n", "total_steps");
   fails("run: [", "bad.yaml:1");
-  expect_one_line(plumb({"train", tmp / "none.yaml"}), 1, "none.yaml");
+  expect_one_line(plumb({"train", tmp / "none.yaml"}), 2, "none.yaml");
 }
 
 TEST(CommandLine, OverridesAreCheckedLikeTheFile) {
@@ -79,7 +70,7 @@ TEST(CommandLine, TheResolvedConfigurationLoadsBack) {
 
 TEST(CommandLine, MissingDamagedAndHostileModelsAreRefused) {
   TempFolder tmp;
-  expect_one_line(plumb({"sample", "--model", tmp / "none", "--prompt", "1+1="}), 1, "none");
+  expect_one_line(plumb({"sample", "--model", tmp / "none", "--prompt", "1+1="}), 2, "none");
   write_file(tmp / "run.yaml", tiny_grpo_config(1, 0));
   ASSERT_EQ(plumb({"train", tmp / "run.yaml", "--out", tmp / "run", "--quiet"}).code, 0);
   const auto model = std::filesystem::canonical(tmp / "run/latest/model");
@@ -93,7 +84,7 @@ TEST(CommandLine, MissingDamagedAndHostileModelsAreRefused) {
   write_file(model / "model.safetensors", hostile);
   expect_one_line(plumb({"sample", "--model", model, "--prompt", "12+34="}), 1, "model.safetensors");
   write_file(model / "model.safetensors", whole);
-  expect_one_line(plumb({"sample", "--model", model, "--prompt", std::string(200, '1')}), 1, "");
+  expect_one_line(plumb({"sample", "--model", model, "--prompt", std::string(200, '1')}), 2, "window");
   const Finished good = plumb({"sample", "--model", model, "--prompt", "12+34=", "-n", "2", "--max-new-tokens", "4", "--seed", "1"});
   EXPECT_EQ(good.code, 0) << good.err;
 }

@@ -1,10 +1,12 @@
 #include "tests/e2e/process.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -17,11 +19,13 @@ namespace plumb::e2e {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kFull = "/dev/full";
+
 pid_t start(const std::vector<std::string>& arguments, const fs::path& folder, const fs::path& out, const fs::path& err) {
   const pid_t child = fork();
   if (child != 0) return child;
   if (!folder.empty()) fs::current_path(folder);
-  const int o = open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  const int o = out == kFull ? open(kFull, O_WRONLY) : open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   const int e = open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   const int in = open("/dev/null", O_RDONLY);
   dup2(in, 0);
@@ -46,6 +50,14 @@ Finished plumb(const std::vector<std::string>& arguments, const fs::path& folder
   return {code_of(status), read_file(tmp / "out"), read_file(tmp / "err")};
 }
 
+Finished plumb_into_a_full_disk(const std::vector<std::string>& arguments) {
+  TempFolder tmp;
+  const pid_t child = start(arguments, {}, kFull, tmp / "err");
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {code_of(status), "", read_file(tmp / "err")};
+}
+
 Finished plumb_then_signal(const std::vector<std::string>& arguments, int signal, std::chrono::milliseconds after) {
   TempFolder tmp;
   const pid_t child = start(arguments, {}, tmp / "out", tmp / "err");
@@ -62,15 +74,10 @@ Finished plumb_then_signal(const std::vector<std::string>& arguments, int signal
   return {code_of(status), read_file(tmp / "out"), read_file(tmp / "err")};
 }
 
-TempFolder::TempFolder() {
-  std::string pattern = (fs::temp_directory_path() / "plumb-test-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+void expect_one_line(const Finished& f, int code, const std::string& says) {
+  EXPECT_EQ(f.code, code) << f.out << f.err;
+  EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << f.err;
+  EXPECT_NE(f.err.find(says), std::string::npos) << "not said: " << says << "\n" << f.err;
 }
 
 void write_file(const fs::path& path, const std::string& text) {

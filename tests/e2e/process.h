@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temp_folder.h"
+
 namespace plumb::e2e {
 
 struct Finished {
@@ -16,21 +18,15 @@ struct Finished {
 
 /// Runs the plumb binary with these arguments, without a terminal, in `folder`.
 Finished plumb(const std::vector<std::string>& arguments, const std::filesystem::path& folder = {});
+/// The same with a standard output that takes nothing.
+Finished plumb_into_a_full_disk(const std::vector<std::string>& arguments);
 /// The same, but sends `signal` after `after`; a run that ends sooner is left alone.
 Finished plumb_then_signal(const std::vector<std::string>& arguments, int signal, std::chrono::milliseconds after);
 
-/// A folder of its own for one test, removed at the end.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+using test::TempFolder;
 
- private:
-  std::filesystem::path path_;
-};
+/// One line on stderr that holds `says`, and this exit code.
+void expect_one_line(const Finished&, int code, const std::string& says);
 
 void write_file(const std::filesystem::path&, const std::string& text);
 std::string read_file(const std::filesystem::path&);
