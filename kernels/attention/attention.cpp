@@ -25,15 +25,24 @@ void check_numerics(const Numerics& n) {
   if (!(n.reductions.attention_kv_tile > 0 && n.reductions.attention_kv_tile % 16 == 0))
     throw Error("reductions.attention_kv_tile must be a positive multiple of 16, not " + std::to_string(n.reductions.attention_kv_tile));
   const Reductions& r = n.reductions;
-  const Reductions known{.matmul = r.matmul, .row_sum = r.row_sum, .attention_kv_tile = r.attention_kv_tile, .shards = r.shards};
-  if (r != known) throw Error("attention: these reductions.attention_* are not supported");
+  for (const MatmulOrder o : {r.attention_qk, r.attention_pv}) {
+    if (o != MatmulOrder::pair_swapped && o != MatmulOrder::natural)
+      throw Error(std::string("reductions.attention_qk and attention_pv are pair_swapped or natural, not ") + enum_name(o));
+  }
+  if (!(r.attention_kv_split > 0))
+    throw Error("reductions.attention_kv_split must be positive, not " + std::to_string(r.attention_kv_split));
+  if (r.attention_kv_split > 1 && n.softmax == Softmax::normalised)
+    throw Error("reductions.attention_kv_split needs flash softmax: a normalised one has no tiles");
 }
 
-void check_sequences(const AttentionSequence* sequences, std::int64_t n, std::int64_t rows) {
+void check_sequences(const AttentionSequence* sequences, std::int64_t n, std::int64_t rows, const Reductions& r) {
+  const bool whole = needs_whole_sequences(r);
   for (std::int64_t s = 0; s < n; ++s) {
     const AttentionSequence& a = sequences[s];
     if (!(a.rows >= 0 && a.first_row >= 0 && a.first_row + a.rows <= rows && a.first_pos >= 0))
       throw Error("attention: sequence " + std::to_string(s) + " lies outside the queries' rows");
+    if (whole && a.first_pos != 0)
+      throw Error("attention: torch_fast and lanes16_tail need whole sequences; without them use torch_fast_all and lanes16");
   }
 }
 
@@ -54,7 +63,7 @@ void attention_forward(Context& ctx, const AttentionForward& a, const Numerics& 
   check_shape(a.q, a.q.rows, width, "q");
   check_shape(a.out, a.q.rows, width, "out");
   require((a.row_max == nullptr) == (a.row_sum == nullptr), "attention: row_max and row_sum are wanted together or not at all");
-  check_sequences(a.sequences, a.n_sequences, a.q.rows);
+  check_sequences(a.sequences, a.n_sequences, a.q.rows, numerics.reductions);
   for (std::int64_t s = 0; s < a.n_sequences; ++s) {
     if (a.sequences[s].rows == 0) continue;
     check_keys(a.sequences[s].k, a.sequences[s], s);
@@ -78,7 +87,7 @@ void attention_backward(Context& ctx, const AttentionBackward& a, const Numerics
   check_shape(a.d_v, a.q.rows, kv_width, "d_v");
   require(a.k.dtype == a.v.dtype, "attention: k and v must have one dtype");
   require(a.row_max != nullptr && a.row_sum != nullptr, "attention: the backward needs the row_max and row_sum that the forward saved");
-  check_sequences(a.sequences, a.n_sequences, a.q.rows);
+  check_sequences(a.sequences, a.n_sequences, a.q.rows, numerics.reductions);
   for (std::int64_t s = 0; s < a.n_sequences; ++s)
     require(a.sequences[s].first_pos == 0, "attention: the backward takes whole sequences, from position 0");
   attention_detail::backward_cpu(ctx, a, numerics, sites, mode);

@@ -3,9 +3,12 @@
 //   s = R?(R?(q.k) * scale)   (ScaleAt::scores), or (q*scale).k in FP32 (ScaleAt::query)
 //   softmax over keys 0..pos in tiles of reductions.attention_kv_tile from absolute position 0 (running maximum)
 //   normalised: P = R?(e * (1 / sum e)), o = R?(P V);   flash: P = R?(e), o = R?((P V) * (1 / sum e))
-// q.k is the matmul chain over head_dim, P V the chain over keys (pairs from absolute position 0, an odd last key paired
-// with a zero), the sum of e 16 lanes over the keys of a tile. Between tiles: sum = fma(sum, exp(m - m'), tile's sum), and the
-// chain of o goes on from o * exp(m - m').
+// reductions.attention_*: q.k is one chain over head_dim and P V one over keys, `pair_swapped` (pairs from absolute position 0, an
+// odd last key paired with a zero) or `natural`; the sum of e 16 lanes over the keys of a tile (`lanes16_tail`: those at the
+// sequence's end one by one); exp as attention_exp says. Between tiles: sum = fma(sum, exp(m - m'), tile's sum), and the chain of
+// o goes on from o * exp(m - m'), with the exact exp. kv_split: a query's tiles in that many consecutive ranges, as equal as
+// whole tiles allow, the last ones shorter or missing; each starts from nothing, and neighbours merge in a binary tree,
+// o = fma(o, exp(m - m'), o2 * exp(m2 - m')) and so the sum.
 // Sites attn.scores, attn.scaled, attn.probs, attn.out.
 #pragma once
 #include <cstdint>
@@ -46,6 +49,7 @@ struct AttentionForward {
 };
 void attention_forward(Context&, const AttentionForward&, const Numerics&, Sites);
 
+/// Each product's gradients have its order (attention_qk: dQ and dK; attention_pv: dP and dV), the probabilities its exp.
 /// Training layout only: every sequence starts at position 0 and its keys are rows first_row.. of k and v.
 /// P = e * (1 / sum e) from the saved maximum and sum, dP = dO V^T, dS = (dP - D) P.
 /// fused: FP32 inside, D = <dO, O>, one rounding per output; dK and dV are chains over the queries of the group's heads in

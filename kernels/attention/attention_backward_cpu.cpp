@@ -24,6 +24,7 @@ struct Unit {
 /// Memory and geometry of the unit at work. width: head_dim rounded up to 16; keys: the length rounded up to 16.
 struct Work {
   const AttentionBackward& a;
+  const Reductions& orders;
   Sites sites;
   BackwardMode mode;
   bool scale_query;
@@ -48,6 +49,8 @@ struct Work {
   float* v_sum = nullptr;      // (keys, width)
 
   std::int64_t head_dim() const { return a.head_dim; }
+  bool natural_qk() const { return orders.attention_qk == MatmulOrder::natural; }
+  bool natural_pv() const { return orders.attention_pv == MatmulOrder::natural; }
   std::int64_t row(std::int64_t position) const { return unit.sequence->first_row + position; }
   std::int64_t kv_col() const { return unit.kv_head * a.head_dim; }
 };
@@ -110,9 +113,17 @@ void dot_keys(Work& w, const Queries& b) {
   for (std::int64_t key = 0; key < b.end; key += 16) {
     const std::int64_t from = std::max<std::int64_t>(0, key - b.first) / kTileRows * kTileRows;
     const std::int64_t panel = key * w.head_dim();
-    Chains scores{
-        .n = w.head_dim(), .a = w.q, .a_row = w.width, .a_k = 1, .b = w.k_columns + panel, .b_k = 16, .c = w.p + key, .c_row = w.stride};
+    Chains scores{.natural = w.natural_qk(),
+                  .n = w.head_dim(),
+                  .a = w.q,
+                  .a_row = w.width,
+                  .a_k = 1,
+                  .b = w.k_columns + panel,
+                  .b_k = 16,
+                  .c = w.p + key,
+                  .c_row = w.stride};
     Chains d_probs = scores;
+    d_probs.natural = w.natural_pv();
     d_probs.a = w.d_out;
     d_probs.b = w.v_columns + panel;
     d_probs.c = w.ds + key;
@@ -138,16 +149,20 @@ void softmax_gradient(Work& w, const Queries& b) {
   for (std::int64_t r = 0; r < b.rows; ++r) {
     const std::int64_t position = b.first + r;
     const std::int64_t saved = w.row(position) * w.a.heads + b.head;
-    RowGradient g{.n = position + 1, .width = b.end, .max = w.a.row_max[saved], .sum = w.a.row_sum[saved], .scale = scale};
+    RowGradient g{.n = position + 1,
+                  .width = b.end,
+                  .max = w.a.row_max[saved],
+                  .sum = w.a.row_sum[saved],
+                  .scale = scale,
+                  .end = SequenceEnd::of(w.orders, w.length)};
     float* p = w.p + r * w.stride;
     float* ds = w.ds + r * w.stride;
     scale_row(w.sites, p, g.n, scale);
-    if (w.mode == BackwardMode::mirror) {
-      mirror_gradient_row(g, w.sites, p, ds);
-    } else {
-      g.row_dot = output_dot(w, position, b.head, w.d_out + r * w.width);
-      fused_gradient_row(g, p, ds);
-    }
+    if (w.mode == BackwardMode::fused) g.row_dot = output_dot(w, position, b.head, w.d_out + r * w.width);
+    with_exp(w.orders.attention_exp, [&](auto e) {
+      if (w.mode == BackwardMode::mirror) return mirror_gradient_row<e()>(g, w.sites, p, ds);
+      fused_gradient_row<e()>(g, p, ds);
+    });
   }
 }
 
@@ -156,7 +171,8 @@ void query_gradient(Work& w, const Queries& b) {
     const std::int64_t rows = std::min<std::int64_t>(kTileRows, b.rows - r);
     const std::int64_t n = round_up(b.first + r + rows, 2);
     chain_rows(rows, w.width / 16,
-               {.n = n,
+               {.natural = w.natural_qk(),
+                .n = n,
                 .a = w.ds + r * w.stride,
                 .a_row = w.stride,
                 .a_k = 1,
@@ -182,7 +198,8 @@ void key_gradient(Work& w, const Queries& b) {
     const std::int64_t from = std::max<std::int64_t>(0, key - b.first) & ~std::int64_t(1);
     const std::int64_t n = b.padded - from;
     if (n <= 0) continue;
-    Chains d_k{.n = n,
+    Chains d_k{.natural = w.natural_qk(),
+               .n = n,
                .a = w.ds + from * w.stride + key,
                .a_row = 1,
                .a_k = w.stride,
@@ -193,6 +210,7 @@ void key_gradient(Work& w, const Queries& b) {
                .c_row = w.width,
                .carry = true};
     Chains d_v = d_k;
+    d_v.natural = w.natural_pv();
     d_v.a = w.p + from * w.stride + key;
     d_v.b = w.d_out + from * w.width;
     d_v.c = w.d_v + key * w.width;
@@ -245,6 +263,7 @@ void run_heads(Work& w) {
 
 void run_unit(Context& ctx, int thread, const AttentionBackward& a, const Numerics& numerics, Sites sites, BackwardMode mode, Unit unit) {
   Work w{.a = a,
+         .orders = numerics.reductions,
          .sites = sites,
          .mode = mode,
          .scale_query = numerics.scale_at == ScaleAt::query,

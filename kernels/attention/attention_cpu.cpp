@@ -1,7 +1,7 @@
 // Forward. The unit of work is (sequence, kv head, run of positions): its query rows, position major, the heads of the
 // group beside each other, share every packed key and value. Blocks and threads decide nothing about a row's result:
 // scores are one chain each, the softmax sees keys 0..pos only, and P V runs over exactly those keys.
-// Scratch: op0 packed keys or values, op1 scores, op2 queries, outputs and row statistics.
+// Scratch: op0 packed keys or values, op1 scores, op2 queries, outputs and row statistics, op3 what finished ranges of keys hold.
 #include "kernels/attention/attention_cpu.h"
 
 #include <cmath>
@@ -21,6 +21,7 @@ struct Plan {
   std::int64_t group = 1;      // query heads per kv head
   std::int64_t width = 0;      // head_dim rounded up to 16
   std::int64_t tile = 0;       // keys per softmax tile; 0: all of them
+  std::int64_t split = 1;      // ranges of tiles
   std::int64_t positions = 1;  // positions per unit
   std::int64_t kv_heads = 1;   // kv heads per unit
 };
@@ -37,10 +38,12 @@ struct Unit {
 struct Block {
   const AttentionForward& a;
   const Plan& plan;
+  const Reductions& orders;
   Sites sites;
   bool normalised;
   bool scale_query;
   Unit unit;
+  SequenceEnd sequence_end;    // absolute
   std::int64_t rows = 0;       // of one kv head
   std::int64_t first_pos = 0;  // absolute position of row 0
   std::int64_t end = 0;        // keys 0..end-1 are seen by the last row
@@ -51,11 +54,13 @@ struct Block {
   float* o = nullptr;        // (kv_count*rows, width)
   float* row_max = nullptr;  // (kv_count*rows)
   float* row_sum = nullptr;  // (kv_count*rows)
+  float* ranges = nullptr;   // (kv_count*rows, split, width + 2): out, maximum and sum of each finished range
 
   std::int64_t all_rows() const { return unit.kv_count * rows; }
   /// Absolute position of a row of one kv head.
   std::int64_t position(std::int64_t row) const { return first_pos + row / plan.group; }
   std::int64_t kv_offset(std::int64_t h) const { return (unit.kv_first + h) * a.head_dim; }
+  bool natural_pv() const { return orders.attention_pv == MatmulOrder::natural; }
 };
 
 /// f(row of the block, its position within the unit, its query head) for all rows in order.
@@ -67,6 +72,13 @@ void for_each_row(const Block& b, F&& f) {
       for (std::int64_t g = 0; g < b.plan.group; ++g) f(row++, t, (b.unit.kv_first + h) * b.plan.group + g);
 }
 
+/// Nothing summed yet.
+void clear_row(Block& b, std::int64_t r) {
+  std::fill_n(b.o + r * b.plan.width, b.plan.width, 0.0f);
+  b.row_max[r] = -std::numeric_limits<float>::infinity();
+  b.row_sum[r] = 0;
+}
+
 void load_queries(Block& b) {
   const float scale = b.scale_query ? attention_scale(b.a.head_dim) : 1.0f;
   const std::int64_t first_row = b.unit.sequence->first_row + b.unit.first;
@@ -75,9 +87,7 @@ void load_queries(Block& b) {
     load_row(b.a.q, first_row + t, head * b.a.head_dim, b.a.head_dim, q);
     if (b.scale_query)
       for (std::int64_t d = 0; d < b.a.head_dim; ++d) q[d] *= scale;
-    std::fill_n(b.o + r * b.plan.width, b.plan.width, 0.0f);
-    b.row_max[r] = -std::numeric_limits<float>::infinity();
-    b.row_sum[r] = 0;
+    clear_row(b, r);
   });
 }
 
@@ -109,7 +119,8 @@ void dot_block(Block& b, std::int64_t h, std::int64_t tile, std::int64_t key, st
     if (seen <= 0) continue;
     const std::int64_t row = h * b.rows + r;
     chain_rows(rows, (seen + 15) / 16,
-               {.n = b.a.head_dim,
+               {.natural = b.orders.attention_qk == MatmulOrder::natural,
+                .n = b.a.head_dim,
                 .a = b.q + row * b.plan.width,
                 .a_row = b.plan.width,
                 .a_k = 1,
@@ -139,19 +150,48 @@ void dot_keys(Block& b, std::int64_t tile, std::int64_t tile_end) {
   }
 }
 
+/// Tiles in a range of a query that sees n keys.
+std::int64_t range_tiles(const Plan& plan, std::int64_t n) {
+  const std::int64_t tiles = (n + plan.tile - 1) / plan.tile;
+  return (tiles + plan.split - 1) / plan.split;
+}
+
+/// Where the tile begins a range of the row, after the first: what the range before it summed is put away.
+bool begins_range(Block& b, std::int64_t r, std::int64_t keys, std::int64_t tile) {
+  if (tile == 0) return true;
+  if (b.plan.split == 1) return false;
+  const std::int64_t width = b.plan.width;
+  const std::int64_t per_range = range_tiles(b.plan, keys);
+  const std::int64_t index = tile / b.plan.tile;
+  if (index % per_range != 0) return false;
+  float* to = b.ranges + (r * b.plan.split + index / per_range - 1) * (width + 2);
+  std::copy_n(b.o + r * width, width, to);
+  to[width] = b.row_max[r];
+  to[width + 1] = b.row_sum[r];
+  clear_row(b, r);
+  return true;
+}
+
 /// Scores to probabilities of the tile in place; the running maximum, sum and output move to the new maximum.
 void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
   const float scale = b.scale_query ? 1.0f : attention_scale(b.a.head_dim);
+  SequenceEnd end = b.sequence_end;
+  end.first = std::max<std::int64_t>(end.first - tile, 0);
   for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t) {
-    const std::int64_t n = std::min(tile_end, b.first_pos + t + 1) - tile;
+    const std::int64_t keys = b.first_pos + t + 1;
+    const std::int64_t n = std::min(tile_end, keys) - tile;
     if (n <= 0) return;
+    const bool first = begins_range(b, r, keys, tile);
     float* s = b.scores + r * b.score_stride;
     const float old_max = b.row_max[r];
     const float new_max = max(scale_row(b.sites, s, n, scale), old_max);
     float tile_sum = 0;
-    with_flag(b.sites.rounded(Site::attn_probs) && !b.normalised, [&](auto round) { tile_sum = exp_row<round()>(s, n, new_max); });
-    if (tile > 0) {
-      const float shift = exp_score(old_max, new_max);
+    with_exp(b.orders.attention_exp, [&](auto e) {
+      with_flag(b.sites.rounded(Site::attn_probs) && !b.normalised,
+                [&](auto round) { tile_sum = exp_row<round(), e()>(s, n, new_max, end); });
+    });
+    if (!first) {
+      const float shift = max_shift(old_max, new_max);
       float* o = b.o + r * b.plan.width;
       for (std::int64_t d = 0; d < b.plan.width; d += 16) store16(o + d, load16(o + d) * F32x16(shift));
       tile_sum = fma(b.row_sum[r], shift, tile_sum);
@@ -162,13 +202,44 @@ void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
   });
 }
 
-/// Continues the chains of one row over n more keys, few, an odd last one paired with a zero.
+/// One range of keys: out (width), maximum and sum; `a` takes in `b`.
+void merge_range(std::int64_t width, float* a, const float* b) {
+  const float top = max(a[width], b[width]);
+  const float shift_a = max_shift(a[width], top);
+  const float shift_b = max_shift(b[width], top);
+  for (std::int64_t d = 0; d < width; d += 16) store16(a + d, fma(load16(a + d), F32x16(shift_a), load16(b + d) * F32x16(shift_b)));
+  a[width] = top;
+  a[width + 1] = fma(a[width + 1], shift_a, b[width + 1] * shift_b);
+}
+
+/// The ranges of every row in a tree of neighbours: (0, 1), (2, 3), ..., then pairs of those, and so on.
+void merge_ranges(Block& b) {
+  const std::int64_t width = b.plan.width;
+  for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t) {
+    const std::int64_t keys = b.first_pos + t + 1;
+    const std::int64_t per_range = range_tiles(b.plan, keys) * b.plan.tile;
+    const std::int64_t count = (keys + per_range - 1) / per_range;
+    float* ranges = b.ranges + r * b.plan.split * (width + 2);
+    auto range = [&](std::int64_t i) { return ranges + i * (width + 2); };
+    std::copy_n(b.o + r * width, width, range(count - 1));
+    range(count - 1)[width] = b.row_max[r];
+    range(count - 1)[width + 1] = b.row_sum[r];
+    for (std::int64_t step = 1; step < count; step *= 2)
+      for (std::int64_t i = 0; i + step < count; i += 2 * step) merge_range(width, range(i), range(i + step));
+    std::copy_n(range(0), width, b.o + r * width);
+    b.row_max[r] = range(0)[width];
+    b.row_sum[r] = range(0)[width + 1];
+  });
+}
+
+/// Continues the chains of one row over n more keys, few; in pairs an odd last one has a zero beside it.
 void add_last_keys(std::int64_t n, std::int64_t panels, const Chains& t) {
   const F32x16 zero(0.0f);
   for (std::int64_t d = 0; d < panels; ++d) {
     const float* v = t.b + d * t.b_panel;
     F32x16 o = load16(t.c + d * 16);
-    for (std::int64_t k = 0; k < n; k += 2) {
+    for (std::int64_t k = 0; t.natural && k < n; ++k) o = fma(F32x16(t.a[k]), load16(v + k * t.b_k), o);
+    for (std::int64_t k = 0; !t.natural && k < n; k += 2) {
       o = k + 1 < n ? fma(F32x16(t.a[k + 1]), load16(v + (k + 1) * t.b_k), o) : fma(zero, zero, o);
       o = fma(F32x16(t.a[k]), load16(v + k * t.b_k), o);
     }
@@ -184,7 +255,8 @@ void add_block(Block& b, std::int64_t h, std::int64_t tile, std::int64_t key, st
     const std::int64_t rows = std::min<std::int64_t>(kTileRows, b.rows - r);
     const std::int64_t common = std::max<std::int64_t>(0, std::min(block_end, b.position(r) + 1) - key) & ~std::int64_t(1);
     const std::int64_t row = h * b.rows + r;
-    Chains t{.n = common,
+    Chains t{.natural = b.natural_pv(),
+             .n = common,
              .a = b.scores + row * b.score_stride + (key - tile),
              .a_row = b.score_stride,
              .a_k = 1,
@@ -205,7 +277,7 @@ void add_block(Block& b, std::int64_t h, std::int64_t tile, std::int64_t key, st
 }
 
 /// The same straight from the stored values, for the rows of a single position.
-template <class T>
+template <class T, bool kNatural>
 void add_stored(Block& b, std::int64_t h, const T* const* rows, std::int64_t n, const float* p) {
   const std::int64_t width = b.plan.width;
   const std::int64_t stride = b.score_stride;
@@ -213,13 +285,13 @@ void add_stored(Block& b, std::int64_t h, const T* const* rows, std::int64_t n, 
   std::int64_t r = 0;
   for (; r + 2 <= b.rows; r += 2) {
     std::int64_t d = 0;
-    for (; d + 32 <= width; d += 32) add_rows<T, 2, 2>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
-    if (d < width) add_rows<T, 2, 1>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+    for (; d + 32 <= width; d += 32) add_rows<T, kNatural, 2, 2>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+    if (d < width) add_rows<T, kNatural, 2, 1>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
   }
   if (r == b.rows) return;
   std::int64_t d = 0;
-  for (; d + 64 <= width; d += 64) add_rows<T, 1, 4>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
-  for (; d < width; d += 16) add_rows<T, 1, 1>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+  for (; d + 64 <= width; d += 64) add_rows<T, kNatural, 1, 4>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
+  for (; d < width; d += 16) add_rows<T, kNatural, 1, 1>(rows, n, d, p + r * stride, stride, o + r * width + d, width);
 }
 
 template <class T>
@@ -232,7 +304,8 @@ void add_values(Block& b, std::int64_t tile, std::int64_t tile_end) {
     for (std::int64_t h = 0; h < b.unit.kv_count; ++h) {
       list_rows<T>(b.unit.sequence->v, b.kv_offset(h), key, block_end - key, rows);
       if (stored) {
-        add_stored<T>(b, h, rows, block_end - key, b.scores + h * b.rows * b.score_stride + (key - tile));
+        const float* p = b.scores + h * b.rows * b.score_stride + (key - tile);
+        with_flag(b.natural_pv(), [&](auto natural) { add_stored<T, natural()>(b, h, rows, block_end - key, p); });
         continue;
       }
       pack_rows(rows, block_end - key, b.a.head_dim, kKeyBlock * 16, b.panels);
@@ -266,16 +339,19 @@ void run_block(Block& b) {
     softmax_tile(b, tile, tile_end);
     add_values<T>(b, tile, tile_end);
   }
+  if (b.plan.split > 1) merge_ranges(b);
   store_outputs(b);
 }
 
 void run_unit(Context& ctx, int thread, const AttentionForward& a, const Plan& plan, const Numerics& numerics, Sites sites, Unit unit) {
   Block b{.a = a,
           .plan = plan,
+          .orders = numerics.reductions,
           .sites = sites,
           .normalised = numerics.softmax == Softmax::normalised,
           .scale_query = numerics.scale_at == ScaleAt::query,
-          .unit = unit};
+          .unit = unit,
+          .sequence_end = SequenceEnd::of(numerics.reductions, unit.sequence->first_pos + unit.sequence->rows)};
   b.rows = unit.count * plan.group;
   b.first_pos = unit.sequence->first_pos + unit.first;
   b.end = b.first_pos + unit.count;
@@ -287,6 +363,7 @@ void run_unit(Context& ctx, int thread, const AttentionForward& a, const Plan& p
   b.o = b.q + b.all_rows() * plan.width;
   b.row_max = b.o + b.all_rows() * plan.width;
   b.row_sum = b.row_max + b.all_rows();
+  if (plan.split > 1) b.ranges = ctx.scratch(thread, ScratchSlot::op3).get<float>(b.all_rows() * plan.split * (plan.width + 2));
   if (a.kv_dtype == DType::bf16) return run_block<BF16>(b);
   run_block<float>(b);
 }
@@ -300,6 +377,7 @@ Plan make_plan(const AttentionForward& a, const Numerics& numerics, int threads)
   plan.group = a.heads / a.kv_heads;
   plan.width = round_up(a.head_dim, 16);
   plan.tile = numerics.softmax == Softmax::flash ? numerics.reductions.attention_kv_tile : 0;
+  plan.split = numerics.reductions.attention_kv_split;
   std::int64_t keys = 16;
   std::int64_t rows = 1;
   for (std::int64_t s = 0; s < a.n_sequences; ++s) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/core/exp_approximations.h"
 #include "kernels/core/math.h"
 #include "kernels/numerics/numerics.h"
 
@@ -16,9 +17,39 @@ V scaled_score(V dot, V scale) {
 }
 
 /// The unrounded exponential of a score.
-template <class V>
-V exp_score(V s, V max) {
+template <AttentionExp kExp, class V>
+[[gnu::always_inline]] inline V exp_score(V s, V max) {
+  if constexpr (kExp == AttentionExp::u20) return exp_u20(s - max);
+  if constexpr (kExp == AttentionExp::torch_fast || kExp == AttentionExp::torch_fast_all) return exp_fast(s - max);
   return exp_(s - max);
+}
+/// The factor by which what was summed so far moves to a new maximum: every stack computes it exactly.
+inline float max_shift(float old_max, float new_max) { return exp_(old_max - new_max); }
+
+/// The exp of the keys at a sequence's end.
+constexpr AttentionExp end_exp(AttentionExp e) { return e == AttentionExp::torch_fast ? AttentionExp::exact : e; }
+
+/// The keys at a sequence's end that are taken apart: those from `first` on, a multiple of 16.
+struct SequenceEnd {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  bool one_by_one = false;  // in the sum of e
+
+  /// Of a sequence of `length` keys.
+  static SequenceEnd of(const Reductions& r, std::int64_t length) {
+    if (!needs_whole_sequences(r)) return {};
+    return {.first = length / 16 * 16, .one_by_one = r.attention_sum == AttentionSum::lanes16_tail};
+  }
+};
+
+/// f(std::integral_constant<AttentionExp, ...>): the exp as a template parameter.
+template <class F>
+void with_exp(AttentionExp e, F&& f) {
+  switch (e) {
+    case AttentionExp::exact: return f(std::integral_constant<AttentionExp, AttentionExp::exact>{});
+    case AttentionExp::torch_fast: return f(std::integral_constant<AttentionExp, AttentionExp::torch_fast>{});
+    case AttentionExp::torch_fast_all: return f(std::integral_constant<AttentionExp, AttentionExp::torch_fast_all>{});
+    case AttentionExp::u20: return f(std::integral_constant<AttentionExp, AttentionExp::u20>{});
+  }
 }
 
 /// f(std::bool_constant...) for run-time flags: rounding sites as template parameters.
@@ -59,16 +90,31 @@ inline float scale_row(Sites sites, float* s, std::int64_t n, float scale) {
   return row_max;
 }
 
+/// The rest of exp_row: the n - end.first keys, fewer than 16, at a sequence's end.
+template <bool kRound, AttentionExp kExp>
+float exp_row_end(float* s, std::int64_t n, float max, const SequenceEnd& end, F32x16 sum) {
+  const F32x16 e = keep_lanes(exp_score<end_exp(kExp)>(load16(s + end.first), F32x16(max)), n - end.first);
+  store16(s + end.first, round_if(kRound, e));
+  if (!end.one_by_one) return fold_sum(sum + e);
+  float total = fold_sum(sum);
+  float last[16];
+  store16(last, e);
+  for (std::int64_t i = 0; i < n - end.first; ++i) total += last[i];
+  return total;
+}
+
 /// s[0..n) = R?(exp(s - max)), then zeros to the next multiple of 16; returns the sum of the unrounded exponentials:
-/// element j in lane j % 16, folded by halves.
-template <bool kRound>
-float exp_row(float* s, std::int64_t n, float max) {
+/// element j in lane j % 16, folded by halves, and those at the sequence's end as `end` says.
+template <bool kRound, AttentionExp kExp>
+float exp_row(float* s, std::int64_t n, float max, const SequenceEnd& end) {
   F32x16 sum(0.0f);
-  for (std::int64_t j = 0; j < n; j += 16) {
-    const F32x16 e = keep_lanes(exp_score(load16(s + j), F32x16(max)), n - j);
+  const std::int64_t whole = std::min(n, end.first);
+  for (std::int64_t j = 0; j < whole; j += 16) {
+    const F32x16 e = keep_lanes(exp_score<kExp>(load16(s + j), F32x16(max)), n - j);
     sum = sum + e;
     store16(s + j, round_if(kRound, e));
   }
+  if (n > end.first) return exp_row_end<kRound, kExp>(s, n, max, end, sum);
   return fold_sum(sum);
 }
 
@@ -93,13 +139,23 @@ struct RowGradient {
   float sum = 0;
   float scale = 1;    // what the forward multiplied scores by
   float row_dot = 0;  // fused: <dO, O>
+  SequenceEnd end;
 };
 
+/// The probabilities of the keys j.. of a row of scaled scores.
+template <AttentionExp kExp>
+[[gnu::always_inline]] inline F32x16 probability(const RowGradient& g, const float* s, std::int64_t j, F32x16 inverse) {
+  if constexpr (end_exp(kExp) != kExp)
+    if (j >= g.end.first) return keep_lanes(exp_score<end_exp(kExp)>(load16(s + j), F32x16(g.max)) * inverse, g.n - j);
+  return keep_lanes(exp_score<kExp>(load16(s + j), F32x16(g.max)) * inverse, g.n - j);
+}
+
 /// In: p = scaled scores, ds = dP. Out: p = the probabilities, ds = the gradient of q.k, all FP32.
-inline void fused_gradient_row(const RowGradient& g, float* p, float* ds) {
+template <AttentionExp kExp>
+void fused_gradient_row(const RowGradient& g, float* p, float* ds) {
   const F32x16 inverse(1.0f / g.sum);
   for (std::int64_t j = 0; j < g.n; j += 16) {
-    const F32x16 prob = keep_lanes(exp_score(load16(p + j), F32x16(g.max)) * inverse, g.n - j);
+    const F32x16 prob = probability<kExp>(g, p, j, inverse);
     const F32x16 gradient = score_gradient(prob, load16(ds + j), F32x16(g.row_dot)) * F32x16(g.scale);
     store16(p + j, prob);
     store16(ds + j, keep_lanes(gradient, g.n - j));
@@ -112,12 +168,13 @@ inline void fused_gradient_row(const RowGradient& g, float* p, float* ds) {
 /// The same with a gradient rounded wherever its forward value was: dP at attn.probs, dS at attn.scaled and, after the
 /// scale, at attn.scores. The softmax backward itself is FP32 on unrounded probabilities, its row sum 16 lanes; p is
 /// rounded (attn.probs) for the product with dO.
-inline void mirror_gradient_row(const RowGradient& g, Sites sites, float* p, float* ds) {
+template <AttentionExp kExp>
+void mirror_gradient_row(const RowGradient& g, Sites sites, float* p, float* ds) {
   const bool probs = sites.rounded(Site::attn_probs);
   const F32x16 inverse(1.0f / g.sum);
   F32x16 sum(0.0f);
   for (std::int64_t j = 0; j < g.n; j += 16) {
-    const F32x16 prob = keep_lanes(exp_score(load16(p + j), F32x16(g.max)) * inverse, g.n - j);
+    const F32x16 prob = probability<kExp>(g, p, j, inverse);
     const F32x16 dp = keep_lanes(round_if(probs, load16(ds + j)), g.n - j);
     sum = sum + dp * prob;
     store16(p + j, prob);

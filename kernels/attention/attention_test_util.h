@@ -58,12 +58,24 @@ inline Case make_case(std::string name, DType dtype, Softmax softmax, ScaleAt sc
   return c;
 }
 
-/// The attention of every shipped preset, and one unlike any of them.
+inline Case with(Case c, const Reductions& r) {
+  c.numerics.reductions = r;
+  return c;
+}
+
+/// The attention of every shipped preset, and some unlike any of them.
 inline std::vector<Case> all_cases() {
   const Site scores = Site::attn_scores;
   const Site scaled = Site::attn_scaled;
   const Site probs = Site::attn_probs;
   const Site out = Site::attn_out;
+  const Reductions vllm{.attention_qk = MatmulOrder::natural, .attention_pv = MatmulOrder::natural, .attention_exp = AttentionExp::u20};
+  const Reductions sdpa{.attention_qk = MatmulOrder::natural,
+                        .attention_pv = MatmulOrder::natural,
+                        .attention_sum = AttentionSum::lanes16_tail,
+                        .attention_exp = AttentionExp::torch_fast};
+  const Reductions mixed{.attention_qk = MatmulOrder::natural, .attention_exp = AttentionExp::torch_fast_all, .attention_kv_split = 3};
+  const Reductions split{.attention_pv = MatmulOrder::natural, .attention_kv_split = 2};
   return {
       make_case("fused", DType::bf16, Softmax::flash, ScaleAt::scores, {out}, BackwardMode::fused),
       make_case("hf_eager", DType::bf16, Softmax::normalised, ScaleAt::scores, {scores, scaled, probs, out}, BackwardMode::mirror),
@@ -71,6 +83,14 @@ inline std::vector<Case> all_cases() {
       make_case("flash_bf16_probs", DType::bf16, Softmax::flash, ScaleAt::scores, {scaled, probs, out}, BackwardMode::mirror),
       make_case("fp32", DType::f32, Softmax::flash, ScaleAt::scores, {}, BackwardMode::fused),
       make_case("fp32_normalised", DType::f32, Softmax::normalised, ScaleAt::query, {}, BackwardMode::mirror),
+      with(make_case("vllm_cpu_orders", DType::bf16, Softmax::flash, ScaleAt::query, {out}, BackwardMode::fused), vllm),
+      with(make_case("hf_sdpa", DType::bf16, Softmax::flash, ScaleAt::scores, {probs, out}, BackwardMode::mirror), sdpa),
+      with(make_case("split_bf16", DType::bf16, Softmax::flash, ScaleAt::scores, {probs, out}, BackwardMode::fused), mixed),
+      with(make_case("split_fp32", DType::f32, Softmax::flash, ScaleAt::scores, {}, BackwardMode::mirror), split),
+      with(make_case("vllm_fp32", DType::f32, Softmax::flash, ScaleAt::query, {}, BackwardMode::fused), vllm),
+      with(make_case("sdpa_fp32", DType::f32, Softmax::flash, ScaleAt::scores, {}, BackwardMode::fused), sdpa),
+      with(make_case("normalised_orders", DType::bf16, Softmax::normalised, ScaleAt::scores, {scores, probs, out}, BackwardMode::mirror),
+           sdpa),
   };
 }
 

@@ -13,9 +13,11 @@ namespace plumb::attention_detail {
 
 inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-/// Operands of a product of chains: c(i, 16 p + j) = chain over k = 1, 0, 3, 2, ... of a(i, k) * b(p, k)[j], j = 0..15.
-/// Strides are in elements; n, the length of the chains, is even. carry continues the chains in c, else they start at +0.
+/// Operands of a product of chains: c(i, 16 p + j) = chain over k of a(i, k) * b(p, k)[j], j = 0..15; k runs 1, 0, 3, 2, ...
+/// or, natural, 0, 1, 2, ... Strides are in elements; n, the length of the chains, is even unless natural. carry continues the
+/// chains in c, else they start at +0.
 struct Chains {
+  bool natural = false;
   std::int64_t n = 0;
   const float* a = nullptr;
   std::int64_t a_row = 0;
@@ -29,7 +31,7 @@ struct Chains {
 };
 
 /// R rows by P panels: R * P pairs of accumulators, enough of them to hide the latency of an FMA.
-template <int R, int P>
+template <int R, int P, bool kNatural>
 [[gnu::always_inline]] inline void chain_tile(const Chains& t, const float* b, float* c) {
   __m256 lo[R][P];
   __m256 hi[R][P];
@@ -42,24 +44,27 @@ template <int R, int P>
     }
   }
   const float* a = t.a;
-  for (std::int64_t k = 0; k < t.n; k += 2) {
-#pragma GCC unroll 2
-    for (int half = 1; half >= 0; --half) {
+  auto step = [&](std::int64_t k) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        const __m256 b_lo = _mm256_loadu_ps(b + half * t.b_k + p * t.b_panel);
-        const __m256 b_hi = _mm256_loadu_ps(b + half * t.b_k + p * t.b_panel + 8);
+    for (int p = 0; p < P; ++p) {
+      const __m256 b_lo = _mm256_loadu_ps(b + k * t.b_k + p * t.b_panel);
+      const __m256 b_hi = _mm256_loadu_ps(b + k * t.b_k + p * t.b_panel + 8);
 #pragma GCC unroll 8
-        for (int i = 0; i < R; ++i) {
-          const __m256 x = _mm256_broadcast_ss(a + i * t.a_row + half * t.a_k);
-          lo[i][p] = _mm256_fmadd_ps(x, b_lo, lo[i][p]);
-          hi[i][p] = _mm256_fmadd_ps(x, b_hi, hi[i][p]);
-        }
+      for (int i = 0; i < R; ++i) {
+        const __m256 x = _mm256_broadcast_ss(a + i * t.a_row + k * t.a_k);
+        lo[i][p] = _mm256_fmadd_ps(x, b_lo, lo[i][p]);
+        hi[i][p] = _mm256_fmadd_ps(x, b_hi, hi[i][p]);
       }
     }
+  };
+  for (std::int64_t k = 0; k + 2 <= t.n; k += 2) {
+    step(kNatural ? 0 : 1);
+    step(kNatural ? 1 : 0);
     a += 2 * t.a_k;
     b += 2 * t.b_k;
   }
+  if constexpr (kNatural)
+    if (t.n % 2 != 0) step(0);
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
@@ -72,23 +77,29 @@ template <int R, int P>
 
 inline constexpr int kTileRows = 4;
 
-template <int R, int P>
+template <int R, int P, bool kNatural>
 [[gnu::noinline]] void chain_panels(const Chains& t, std::int64_t panels) {
   const float* b = t.b;
   float* c = t.c;
-  for (; panels >= P; panels -= P, b += P * t.b_panel, c += 16 * P) chain_tile<R, P>(t, b, c);
+  for (; panels >= P; panels -= P, b += P * t.b_panel, c += 16 * P) chain_tile<R, P, kNatural>(t, b, c);
   if constexpr (P > 1)
-    for (; panels > 0; --panels, b += t.b_panel, c += 16) chain_tile<R, 1>(t, b, c);
+    for (; panels > 0; --panels, b += t.b_panel, c += 16) chain_tile<R, 1, kNatural>(t, b, c);
+}
+
+template <bool kNatural>
+void chain_rows_in_order(std::int64_t rows, std::int64_t panels, const Chains& t) {
+  switch (rows) {
+    case 1: return chain_panels<1, 4, kNatural>(t, panels);
+    case 2: return chain_panels<2, 2, kNatural>(t, panels);
+    case 3: return chain_panels<3, 1, kNatural>(t, panels);
+    default: return chain_panels<4, 1, kNatural>(t, panels);
+  }
 }
 
 /// 1..kTileRows rows by any number of panels.
 inline void chain_rows(std::int64_t rows, std::int64_t panels, const Chains& t) {
-  switch (rows) {
-    case 1: return chain_panels<1, 4>(t, panels);
-    case 2: return chain_panels<2, 2>(t, panels);
-    case 3: return chain_panels<3, 1>(t, panels);
-    default: return chain_panels<4, 1>(t, panels);
-  }
+  if (t.natural) return chain_rows_in_order<true>(rows, panels, t);
+  chain_rows_in_order<false>(rows, panels, t);
 }
 
 inline void transpose8(__m256 (&r)[8]) {
@@ -215,9 +226,9 @@ void to_natural_order(__m256& a, __m256& b) {
   }
 }
 
-/// o[r][0..16 P) continues the chain over n keys of p[r][key] * rows[key][0..16 P): an odd last key pairs with a zero. For
-/// few rows, where packing the values would cost more than the products.
-template <class T, int R, int P>
+/// o[r][0..16 P) continues the chain over n keys of p[r][key] * rows[key][0..16 P), in pairs (an odd last key with a zero) or in
+/// natural order. For few rows, where packing the values would cost more than the products.
+template <class T, bool kNatural, int R, int P>
 [[gnu::noinline]] void add_rows(const T* const* rows, std::int64_t n, std::int64_t dim, const float* p, std::int64_t p_row, float* o,
                                 std::int64_t o_row) {
   __m256 a[R][P];
@@ -248,9 +259,10 @@ template <class T, int R, int P>
   };
   std::int64_t key = 0;
   for (; key + 2 <= n; key += 2) {
-    step(key + 1);
-    step(key);
+    step(kNatural ? key : key + 1);
+    step(kNatural ? key + 1 : key);
   }
+  if (kNatural && key < n) step(key++);
   if (key < n) {
     const __m256 zero = _mm256_setzero_ps();
 #pragma GCC unroll 8

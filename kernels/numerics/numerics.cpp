@@ -67,6 +67,16 @@ void describe_backward(const BackwardModes& b, std::string& out) {
 
 }  // namespace
 
+bool needs_whole_sequences(const Reductions& r) {
+  return r.attention_exp == AttentionExp::torch_fast || r.attention_sum == AttentionSum::lanes16_tail;
+}
+
+Reductions without_sequence_end(Reductions r) {
+  if (r.attention_exp == AttentionExp::torch_fast) r.attention_exp = AttentionExp::torch_fast_all;
+  r.attention_sum = AttentionSum::lanes16;
+  return r;
+}
+
 std::string_view name_of(Site site) { return kSiteNames[std::size_t(site)]; }
 
 Site site_from_name(std::string_view name) {

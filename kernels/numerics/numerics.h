@@ -124,10 +124,11 @@ constexpr auto enum_names(RowSumOrder) {
                     std::pair{torch, "torch"}};
 }
 
-/// Order of the sum of a query's exponentials.
+/// Order of the sum of a query's exponentials. PyTorch's flash attention takes the last T mod 16 keys of a sequence of T apart, for
+/// every query alike: `lanes16_tail` and `torch_fast` do so too, and so need whole sequences (needs_whole_sequences).
 enum class AttentionSum : std::uint8_t {
   lanes16,       // 16 lanes over the tile, absent keys +0, folded by halves
-  lanes16_tail,  // 16 lanes over whole groups of 16 keys, folded by halves, then the remaining keys one by one
+  lanes16_tail,  // the same over whole groups of 16 keys, then the sequence's last T mod 16 keys one by one
 };
 constexpr auto enum_names(AttentionSum) {
   return std::array{std::pair{AttentionSum::lanes16, "lanes16"}, std::pair{AttentionSum::lanes16_tail, "lanes16_tail"}};
@@ -135,13 +136,15 @@ constexpr auto enum_names(AttentionSum) {
 
 /// The exponential of attention's softmax (the site attn.exp of the stacks).
 enum class AttentionExp : std::uint8_t {
-  exact,       // the engine's exp (core/math.h), below 1 ulp
-  torch_fast,  // PyTorch's flash attention: Malossi et al. 2015, relative error 1e-4, over whole groups of 16 keys; the rest exact
-  u20,         // vLLM's CPU attention: a fifth-degree polynomial, 20 ulp
+  exact,           // the engine's exp (core/math.h), below 1 ulp
+  torch_fast,      // PyTorch's flash attention: Malossi et al. 2015, relative error 1e-4; the sequence's last T mod 16 keys exact
+  torch_fast_all,  // the same for every key: what torch_fast is in an endless sequence
+  u20,             // vLLM's CPU attention: a fifth-degree polynomial, 20 ulp
 };
 constexpr auto enum_names(AttentionExp) {
   using enum AttentionExp;
-  return std::array{std::pair{exact, "exact"}, std::pair{torch_fast, "torch_fast"}, std::pair{u20, "u20"}};
+  return std::array{std::pair{exact, "exact"}, std::pair{torch_fast, "torch_fast"}, std::pair{torch_fast_all, "torch_fast_all"},
+                    std::pair{u20, "u20"}};
 }
 
 /// The configuration name of a value of one of the enumerations above.
@@ -156,8 +159,8 @@ constexpr const char* enum_name(E value) {
 struct Reductions {
   MatmulOrder matmul = MatmulOrder::pair_swapped;        // every linear and the head, and their inputs' gradients
   RowSumOrder row_sum = RowSumOrder::lanes16;            // norms
-  MatmulOrder attention_qk = MatmulOrder::pair_swapped;  // q . k: pair_swapped or natural
-  MatmulOrder attention_pv = MatmulOrder::pair_swapped;  // P V: pair_swapped or natural
+  MatmulOrder attention_qk = MatmulOrder::pair_swapped;  // q . k and its gradients: pair_swapped or natural
+  MatmulOrder attention_pv = MatmulOrder::pair_swapped;  // P V and its gradients: pair_swapped or natural
   AttentionSum attention_sum = AttentionSum::lanes16;
   AttentionExp attention_exp = AttentionExp::exact;
   int attention_kv_tile = 512;  // keys per tile of the running maximum, from absolute position 0; a multiple of 16
@@ -165,6 +168,12 @@ struct Reductions {
   int shards = 1;               // weight-gradient chains summed in a fixed tree
   friend bool operator==(const Reductions&, const Reductions&) = default;
 };
+
+/// True when the value of a query depends on the length of the sequence that it stands in: a trainer can compute that, a sampler,
+/// which does not know where its sequences will end, cannot.
+bool needs_whole_sequences(const Reductions&);
+/// The same in a sequence without end: what a sampler can compute, equal but for the last length mod 16 positions of a sequence.
+Reductions without_sequence_end(Reductions);
 
 struct BackwardModes {
   BackwardMode norm = BackwardMode::fused;

@@ -66,6 +66,16 @@ TEST(Numerics, PresetsAreWhatTheStacksDo) {
   EXPECT_TRUE(vllm.rounded(Site::lm_head_logits));
   EXPECT_FALSE(vllm.rounded(Site::logits_temperature));
   EXPECT_EQ(preset("vllm_cpu_compiled").scale_at, ScaleAt::query);
+  const Sites vllm_eager = preset("vllm_cpu_eager").sites(0, 4, Place::post_attention_norm);
+  for (Site s : {Site::resid_store, Site::norm_xhat, Site::swiglu_silu, Site::qk_norm_xhat})
+    EXPECT_TRUE(vllm_eager.rounded(s)) << name_of(s);
+  for (Site s : {Site::resid_sum_to_var, Site::resid_sum_to_scale, Site::rope_products, Site::attn_scores, Site::attn_probs})
+    EXPECT_FALSE(vllm_eager.rounded(s)) << name_of(s);
+  EXPECT_EQ(preset("vllm_cpu_eager").reductions.attention_exp, AttentionExp::u20);
+  const Sites sdpa = preset("hf_sdpa").sites(0, 4, Place::block);
+  EXPECT_TRUE(sdpa.rounded(Site::attn_probs));
+  EXPECT_FALSE(sdpa.rounded(Site::attn_scaled));
+  EXPECT_EQ(preset("hf_sdpa").softmax, Softmax::flash);
   EXPECT_EQ(preset("hf_eager").softmax, Softmax::normalised);
   EXPECT_EQ(preset("hf_eager").backward.attention, BackwardMode::mirror);
   EXPECT_FALSE(preset("hf_eager").backward.merged_qkv);
@@ -96,7 +106,7 @@ TEST(Numerics, CompiledModelsKeepTheFirstBlocksStream) {
 }
 
 TEST(Numerics, WhatNoKernelDoesIsNamed) {
-  for (const char* name : {"fused", "fp32", "hf_eager", "hf_compiled", "vllm_cpu_compiled", "vllm_compiled"}) {
+  for (const char* name : {"fused", "fp32", "hf_eager", "hf_sdpa", "hf_compiled", "vllm_cpu_eager", "vllm_cpu_compiled", "vllm_compiled"}) {
     EXPECT_EQ(unsupported(preset(name)), "") << name;
   }
   Numerics n = preset("fused");
@@ -121,6 +131,20 @@ TEST(Numerics, TheOrderOfOverridesOfDifferentSitesIsNoFact) {
   EXPECT_TRUE(one == two);
   two.overrides.pop_back();
   EXPECT_FALSE(one == two);
+}
+
+TEST(Numerics, WhatASequenceEndChanges) {
+  EXPECT_FALSE(needs_whole_sequences(preset("hf_eager").reductions));
+  EXPECT_FALSE(needs_whole_sequences(preset("vllm_cpu_eager").reductions));
+  const Reductions sdpa = preset("hf_sdpa").reductions;
+  EXPECT_TRUE(needs_whole_sequences(sdpa));
+  const Reductions endless = without_sequence_end(sdpa);
+  EXPECT_FALSE(needs_whole_sequences(endless));
+  EXPECT_EQ(endless.attention_exp, AttentionExp::torch_fast_all);
+  EXPECT_EQ(endless.attention_sum, AttentionSum::lanes16);
+  EXPECT_EQ(endless.attention_qk, MatmulOrder::natural);
+  const Reductions fused = preset("fused").reductions;
+  EXPECT_EQ(without_sequence_end(fused), fused);
 }
 
 TEST(Numerics, ComputeInFp32RoundsNowhere) {

@@ -35,11 +35,9 @@ std::string unsupported(const Numerics& n) {
   const std::string faults[] = {
       other_than("mantissa_bits", n.mantissa_bits, 7),
       n.compute == DType::f32 ? "" : stored_site(n),
-      other_than("reductions.attention_qk", r.attention_qk, {MatmulOrder::pair_swapped}),
-      other_than("reductions.attention_pv", r.attention_pv, {MatmulOrder::pair_swapped}),
-      other_than("reductions.attention_sum", r.attention_sum, {AttentionSum::lanes16}),
-      other_than("reductions.attention_exp", r.attention_exp, {AttentionExp::exact}),
-      other_than("reductions.attention_kv_split", r.attention_kv_split, 1),
+      other_than("reductions.attention_qk", r.attention_qk, {MatmulOrder::pair_swapped, MatmulOrder::natural}),
+      other_than("reductions.attention_pv", r.attention_pv, {MatmulOrder::pair_swapped, MatmulOrder::natural}),
+      n.softmax == Softmax::flash ? "" : other_than("softmax normalised with reductions.attention_kv_split", r.attention_kv_split, 1),
       other_than("reductions.shards", r.shards, 1),
   };
   std::string out;
