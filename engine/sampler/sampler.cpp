@@ -33,6 +33,12 @@ DType logits_dtype(const ModelConfig& config, const Numerics& numerics) {
   return sites.rounded(Site::lm_head_logits) ? DType::bf16 : DType::f32;
 }
 
+/// A sampler knows no sequence's end.
+Numerics endless(Numerics n) {
+  n.reductions = without_sequence_end(n.reductions);
+  return n;
+}
+
 std::size_t hidden_bytes(const ModelConfig& config, const Numerics& numerics, const SamplerOptions& o) {
   return std::size_t(o.max_sequences) * std::size_t(config.hidden_size) * bytes_of(numerics.compute);
 }
@@ -60,7 +66,7 @@ const char* name_of(FinishReason reason) {
 
 Sampler::State::State(const ModelConfig& config, const Numerics& numerics, const ModelExecution& execution, const SamplerOptions& given)
     : options(checked(given)),
-      model(config, numerics, execution, max_rows(options), options.max_positions, false),
+      model(config, endless(numerics), execution, max_rows(options), options.max_positions, false),
       cache(config, numerics.compute, options.kv_positions),
       logits_type(logits_dtype(config, numerics)),
       hidden(hidden_bytes(config, numerics, options)),

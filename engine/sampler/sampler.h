@@ -48,6 +48,7 @@ struct SamplerOptions {
   std::function<std::function<bool(std::int32_t)>()> make_stop_matcher;
 };
 
+/// Numerics that depend on a sequence's length are taken without it (without_sequence_end).
 class Sampler {
  public:
   Sampler(const ModelConfig&, const Numerics&, const ModelExecution&, const SamplerOptions&);

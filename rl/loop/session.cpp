@@ -87,7 +87,12 @@ bool evaluates(const RunConfig& c) {
 NumericsSetup set_up_numerics(const NumericsSection& section) {
   const std::string& update = section.update.empty() ? section.rollout : section.update;
   const std::string& reference = section.reference.empty() ? update : section.reference;
-  return {.rollout = preset(section.rollout), .update = preset(update), .reference = preset(reference)};
+  NumericsSetup s{.rollout = preset(section.rollout), .update = preset(update), .reference = preset(reference)};
+  // A sampler knows no sequence's end: a trainer that is to have its bits must not know it either.
+  const bool one = s.update == s.rollout;
+  s.rollout.reductions = without_sequence_end(s.rollout.reductions);
+  if (one) s.update.reductions = s.rollout.reductions;
+  return s;
 }
 
 std::unique_ptr<Context> make_context(const ExecutionConfig& execution) {

@@ -220,6 +220,14 @@ TEST_P(Bf16Golden, AutocastLogitsArePyTorchs) {
   EXPECT_EQ(a.logits, 100.0);
 }
 
+// PyTorch's flash attention: its own exp, its own orders, and a sequence's last 24 mod 16 keys apart.
+TEST_P(Bf16Golden, HfSdpaLogitsArePyTorchs) {
+  PLUMB_NEEDS_SHARED();
+  const Golden golden(folder(), "golden_bf16.safetensors");
+  const Agreement a = agreement(golden, "hf_sdpa", "sdpa", folder().lexically_relative(shared_folder()).string());
+  EXPECT_EQ(a.logits, 100.0);
+}
+
 TEST_P(Bf16Golden, Fp32WithinTolerance) {
   PLUMB_NEEDS_SHARED();
   const Golden golden(folder(), "golden_bf16.safetensors");
