@@ -111,10 +111,9 @@ TEST_P(VllmGolden, EagerToTheLastBit) {
   EXPECT_EQ(percent("eager"), 100.0);
 }
 
-// In one file a tie in a row sum, whose order the compiler chooses, costs one of the four prompts half of its log-probs.
-TEST_P(VllmGolden, Compiled) {
+TEST_P(VllmGolden, CompiledToTheLastBit) {
   if (folder_of("PLUMB_SHARED").empty()) GTEST_SKIP() << "PLUMB_SHARED is not set: no golden values";
-  EXPECT_GE(percent("compiled"), name() == "1/llama" ? 93.0 : 99.0);
+  EXPECT_EQ(percent("compiled"), 100.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, VllmGolden, ::testing::Combine(::testing::Values(1, 2), ::testing::Values("qwen3", "qwen2", "llama")),
@@ -178,6 +177,16 @@ TEST(SlowVllmRealModel, EagerToTheLastBit) {
   EXPECT_EQ(a.tokens, 1074u);
   EXPECT_EQ(a.different, computed_alone(rollouts("eager", "logprobs")));
   EXPECT_EQ(a.different.size(), 4u);
+}
+
+// 42 %: whole prompts and answers agree, or part at one place. About one row in thirty has a value that rounds the other way, by
+// an operation of the compiler's that is not known; with 16 lanes in the norms' sums instead of 32 it is 3 %.
+TEST(SlowVllmRealModel, CompiledAsFarAsKnown) {
+  PLUMB_NEEDS_SMOLLM2();
+  const Agreement a = real_model("compiled", "logprobs", "vllm_cpu_compiled");
+  EXPECT_EQ(a.tokens, 1022u);
+  EXPECT_GE(a.percent(), 41.0);
+  EXPECT_LT(a.mean_difference, 0.025);
 }
 
 }  // namespace
