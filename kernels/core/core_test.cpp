@@ -2,6 +2,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "kernels/core/context.h"
 #include "kernels/core/error.h"
@@ -92,6 +95,20 @@ TEST(ThreadPool, EveryThreadRunsOnceWithDenormalsFlushed) {
     });
     ASSERT_EQ(sum, 6);
     ASSERT_EQ(flushed, 3);
+  }
+}
+
+TEST(ThreadPool, RunsEveryPartOnceHoweverItsThreadsCome) {
+  // Many more threads than cores, short and long parts, pauses in which workers fall asleep.
+  ThreadPool pool(9);
+  std::array<int, 9> runs{};  // parts are written by one thread each, and read after run()
+  for (int repeat = 1; repeat <= 300; ++repeat) {
+    pool.run([&](int part) {
+      if (part == repeat % 9) std::this_thread::sleep_for(std::chrono::microseconds(repeat % 50 == 0 ? 500 : 1));
+      ++runs[std::size_t(part)];
+    });
+    for (const int r : runs) ASSERT_EQ(r, repeat);
+    if (repeat % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 

@@ -26,7 +26,7 @@ void join_all(std::vector<std::thread>& workers, std::atomic<bool>& stop, std::a
 FtzScope::FtzScope() : saved_(_mm_getcsr()) { _mm_setcsr(kMaskAllExceptions | kFtzDaz); }
 FtzScope::~FtzScope() { _mm_setcsr(saved_); }
 
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
+ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads), parts_(new Part[std::size_t(threads_)]) {
   try {
     for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { worker(t); });
   } catch (const std::system_error& error) {
@@ -39,26 +39,42 @@ ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
 
 ThreadPool::~ThreadPool() { join_all(workers_, stop_, generation_); }
 
+bool ThreadPool::claim(int part, std::uint32_t generation) {
+  std::uint32_t before = generation - 1;
+  return parts_[std::size_t(part)].claimed.compare_exchange_strong(before, generation, std::memory_order_acq_rel);
+}
+
 void ThreadPool::run_erased(Task task, void* argument) {
   task_ = task;
   argument_ = argument;
-  pending_.store(threads_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1);
+  const std::uint32_t generation = generation_.fetch_add(1) + 1;
   if (asleep_.load() != 0) generation_.notify_all();
   {
     FtzScope ftz;
     task(argument, 0);
+    for (int t = 1; t < threads_; ++t) {
+      if (!claim(t, generation)) continue;
+      task(argument, t);
+      parts_[std::size_t(t)].done.store(generation, std::memory_order_relaxed);
+    }
   }
-  int spins = 0;
-  while (pending_.load(std::memory_order_acquire) != 0) {
+  for (int t = 1; t < threads_; ++t) await(parts_[std::size_t(t)], generation);
+}
+
+void ThreadPool::await(Part& part, std::uint32_t generation) {
+  for (int spins = 0; spins < kSpins; ++spins) {
+    if (part.done.load(std::memory_order_acquire) == generation) return;
     _mm_pause();
-    // On an oversubscribed machine the last worker may not be running at all: let it.
-    if (++spins > kSpins) std::this_thread::yield();
   }
+  // The worker was interrupted: this core may be the one that it needs.
+  part.awaited.store(true);
+  for (std::uint32_t seen = part.done.load(); seen != generation; seen = part.done.load()) part.done.wait(seen);
+  part.awaited.store(false);
 }
 
 void ThreadPool::worker(int thread) {
   FtzScope ftz;
+  Part& part = parts_[std::size_t(thread)];
   std::uint32_t seen = 0;
   for (;;) {
     int spins = 0;
@@ -71,10 +87,12 @@ void ThreadPool::worker(int thread) {
       generation_.wait(seen);
       asleep_.fetch_sub(1);
     }
-    ++seen;
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    if (!claim(thread, seen)) continue;
     task_(argument_, thread);
-    pending_.fetch_sub(1, std::memory_order_release);
+    part.done.store(seen);
+    if (part.awaited.load()) part.done.notify_one();
   }
 }
 
