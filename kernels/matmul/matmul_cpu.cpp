@@ -7,6 +7,7 @@
 
 #include "kernels/core/lanes.h"
 #include "kernels/matmul/matmul_kernels.h"
+#include "kernels/matmul/store_plain.h"
 
 namespace plumb::matmul_detail {
 namespace {
@@ -34,17 +35,6 @@ void load_bias(const ConstMat& bias, std::int64_t col, int n, float* out) {
     store16(out + j,
             bias.dtype == DType::f32 ? load_part(bias.row<float>(0) + col + j, part) : load_part(bias.row<BF16>(0) + col + j, part));
   }
-}
-
-/// Rounds to BF16 what is neither NaN nor denormal: half the instructions of store16, which decides where K is small.
-void store_plain(BF16* p, F32x16 x) {
-  const auto rounded = [](__m256 v) {
-    const __m256i u = _mm256_castps_si256(v);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
-  };
-  const __m256i packed = _mm256_packus_epi32(rounded(x.lo), rounded(x.hi));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
 }
 
 /// Rows of FP32 sums, `stride` apart, to their place in c. Sums are never denormal: FTZ is set and a chain ends in an FMA.
@@ -94,7 +84,8 @@ struct Plan {
   std::int64_t cols;
   std::int64_t depth;
   bool packed;
-  FinishFn finish;  // null when the sums are simply stored: no bias, no rounding, an f32 c
+  FinishFn finish;      // null when the sums are simply stored: no bias, no rounding, an f32 c
+  bool stores_rounded;  // the kernels store whole tiles of c as BF16 themselves
 };
 
 const Kernels& kernels_for(Isa isa, DType a, DType panel) {
@@ -104,14 +95,16 @@ const Kernels& kernels_for(Isa isa, DType a, DType panel) {
 
 Plan make_plan(Isa isa, const Matmul& m) {
   const DType panel = m.packed ? m.packed.dtype : m.b.mat.dtype;
+  const Kernels& kernels = kernels_for(isa, m.a.mat.dtype, panel);
   return {.m = m,
-          .kernels = kernels_for(isa, m.a.mat.dtype, panel),
+          .kernels = kernels,
           .panel = panel,
           .rows = m.c.rows,
           .cols = m.c.cols,
           .depth = m.a.depth(),
           .packed = bool(m.packed),
-          .finish = choose_finish(m)};
+          .finish = choose_finish(m),
+          .stores_rounded = kernels.rounds && m.c.dtype == DType::bf16 && !m.bias};
 }
 
 /// A product over nothing: zero (or c), plus the bias.
@@ -186,6 +179,14 @@ void run_tile(const Plan& plan, const DepthBlock& block, const Sums& sums, TileF
     fn(tile);
     return;
   }
+  if (cols == width && block.last && plan.stores_rounded) {
+    if (!tile.from_zero) tile.c = sums.at(row, col);
+    tile.ldc = sums.stride;
+    tile.rounded = plan.m.c.row<BF16>(row) + col;
+    tile.rounded_stride = plan.m.c.stride;
+    fn(tile);
+    return;
+  }
   // At an edge, or before a bias or a rounding, the tile passes through L1.
   alignas(64) float edge[kMaxTileRows * kPanelCols];
   if (!tile.from_zero) copy_rows(sums.at(row, col), sums.stride, edge, width, rows, cols);
@@ -205,16 +206,15 @@ struct Sweep {
   Range rows;
   Range groups;
   const char* blocks_of_a;
-  std::int64_t blocks;
+  Blocks blocks;
   const char* panels;
   std::int64_t panel_stride;
-  std::int64_t block_row(std::int64_t b) const { return (rows.end - rows.begin) * b / blocks; }
 };
 
 void run_sweep(const Plan& plan, const DepthBlock& block, const Sums& sums, const Sweep& s) {
   const Kernels& k = plan.kernels;
-  const std::int64_t a_row_bytes = block.pairs * 2 * std::int64_t(bytes_of(k.a));
-  int groups = s.blocks == 1 ? k.stream_groups[s.rows.end - s.rows.begin] : k.groups;
+  const std::int64_t blocks = s.blocks.count();
+  int groups = blocks == 1 ? k.stream_groups[s.blocks.rows()] : k.groups;
   alignas(64) float bias[kPanelCols] = {};
   for (std::int64_t g = s.groups.begin; g < s.groups.end; g += groups) {
     while (groups > s.groups.end - g) groups /= 2;
@@ -222,22 +222,19 @@ void run_sweep(const Plan& plan, const DepthBlock& block, const Sums& sums, cons
     const std::int64_t col = g * kGroupCols;
     if (plan.m.bias && block.last) load_bias(plan.m.bias, col, int(std::min<std::int64_t>(groups * kGroupCols, plan.cols - col)), bias);
     Tile tile{.b = s.panels + group_offset(local, s.panel_stride), .panel_stride = s.panel_stride};
-    for (std::int64_t b = 0; b < s.blocks; ++b) {
-      const std::int64_t row = s.block_row(b);
-      const int rows = int(s.block_row(b + 1) - row);
-      tile.a = s.blocks_of_a + row * a_row_bytes;
-      TileFn fn = k.tile[rows][groups];
-      if (s.blocks == 1 && groups == kPanelGroups) {
-        fn = k.stream[rows][groups];
-      } else if (s.blocks == 1) {  // its own half of the next panel
-        tile.prefetch = tile.b + s.panel_stride;
-        tile.prefetch_step = pair_bytes(plan.panel);
-      } else {  // every row block fetches its share of the next panel
-        const std::int64_t share = local % kPanelGroups / groups * s.blocks + b;
-        tile.prefetch_step = pair_bytes(plan.panel) / kPanelGroups * groups / s.blocks;
-        tile.prefetch = s.panels + group_offset(local / kPanelGroups * kPanelGroups + kPanelGroups, s.panel_stride) +
-                        share * block.pairs * tile.prefetch_step;
-      }
+    // Every row block fetches its share of the next panel; a lone one its own half of it, or leaves a whole panel to the hardware.
+    tile.prefetch_step = blocks == 1 ? pair_bytes(plan.panel) : pair_bytes(plan.panel) / kPanelGroups * groups / blocks;
+    const char* next = blocks == 1 ? tile.b + s.panel_stride
+                                   : s.panels + group_offset(local / kPanelGroups * kPanelGroups + kPanelGroups, s.panel_stride) +
+                                         local % kPanelGroups / groups * blocks * block.pairs * tile.prefetch_step;
+    const bool stream = blocks == 1 && groups == kPanelGroups;
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const std::int64_t row = s.blocks.first_row(b);
+      const int rows = s.blocks.rows_of(b);
+      tile.a = s.blocks_of_a + s.blocks.offset(b, block.pairs, k.a);
+      tile.prefetch = next;
+      next += block.pairs * tile.prefetch_step;
+      const TileFn fn = stream ? k.stream[rows][groups] : k.tile[rows][groups];
       run_tile(plan, block, sums, fn, tile, bias, s.rows.begin + row, rows, col, groups);
     }
   }
@@ -250,8 +247,8 @@ void run_share(Context& ctx, int thread, const Plan& plan, Range rows, Range gro
   const Matmul& m = plan.m;
   const Kernels& k = plan.kernels;
   const Blocking blocking = choose_blocking(plan, rows.end - rows.begin, groups.end - groups.begin);
-  const std::int64_t a_bytes = std::int64_t(bytes_of(k.a));
-  auto* a_buffer = ctx.scratch(thread, ScratchSlot::matmul_a).get<char>(blocking.rows * blocking.depth * a_bytes + kBlockSlack);
+  const Blocks largest(blocking.rows, ceil_div(blocking.rows, k.rows));
+  char* a_buffer = ctx.scratch(thread, ScratchSlot::matmul_a).get<char>(largest.bytes(blocking.depth / 2, k.a));
   char* b_buffer =
       plan.packed
           ? nullptr
@@ -263,15 +260,12 @@ void run_share(Context& ctx, int thread, const Plan& plan, Range rows, Range gro
   }
   for (std::int64_t r = rows.begin; r < rows.end; r += blocking.rows) {
     Sweep sweep{.rows = {r, std::min(rows.end, r + blocking.rows)}, .blocks_of_a = a_buffer};
-    sweep.blocks = ceil_div(sweep.rows.end - r, k.rows);
+    sweep.blocks = Blocks(sweep.rows.end - r, ceil_div(sweep.rows.end - r, k.rows));
     if (m.c.dtype == DType::bf16) sums.row = r;
     for (std::int64_t k0 = 0; k0 < plan.depth; k0 += blocking.depth) {
       const std::int64_t k1 = std::min(plan.depth, k0 + blocking.depth);
       const DepthBlock block{.pairs = (k1 - k0 + 1) / 2, .first = k0 == 0, .last = k1 == plan.depth};
-      for (std::int64_t b = 0; b < sweep.blocks; ++b) {
-        const std::int64_t row = sweep.block_row(b);
-        pack_block(m.a, r + row, int(sweep.block_row(b + 1) - row), k0, k1, k.a, a_buffer + row * block.pairs * 2 * a_bytes);
-      }
+      pack_blocks(m.a, r, k0, k1, k.a, sweep.blocks, a_buffer);
       sweep.panel_stride = plan.packed ? panel_bytes(plan.depth, plan.panel) : panel_bytes(k1 - k0, plan.panel);
       for (std::int64_t g = groups.begin; g < groups.end; g += blocking.groups) {
         sweep.groups = {g, std::min(groups.end, g + blocking.groups)};

@@ -39,7 +39,9 @@ struct Tile {
   float* c = nullptr;
   std::int64_t ldc = 0;
   std::int64_t pairs = 0;
-  bool from_zero = false;  // start from +0, not from c
+  bool from_zero = false;   // start from +0, not from c
+  BF16* rounded = nullptr;  // given to kernels that round only: the sums are stored here and not in c
+  std::int64_t rounded_stride = 0;
   const char* prefetch = nullptr;
   std::int64_t prefetch_step = 0;  // bytes a pair
 };
@@ -50,6 +52,7 @@ struct Kernels {
   int rows = 0;                              // of the tallest tile
   int groups = 0;                            // column groups of the tallest tile
   DType a = DType::f32;                      // layout of the blocks of A
+  bool rounds = false;                       // Tile::rounded is understood
   int stream_groups[kMaxTileRows + 1] = {};  // groups at a time when all of A is one block of that many rows
   TileFn tile[kMaxTileRows + 1][3] = {};     // [rows][groups], prefetching
   TileFn stream[kMaxTileRows + 1][3] = {};   // the same without: one linear stream is left to the hardware
@@ -64,6 +67,30 @@ void pack_panels(const MatmulOperand& b, std::int64_t first, std::int64_t count,
                  std::int64_t panel_stride);
 /// Rows [first, first + rows) of a, depth [k0, k1) with k0 even, into one block of the given layout (bf16 needs a bf16 a).
 void pack_block(const MatmulOperand& a, std::int64_t first, int rows, std::int64_t k0, std::int64_t k1, DType layout, void* block);
+/// Rows of A as `count` blocks, as even as possible (the first ones are a row taller), one behind the other.
+class Blocks {
+ public:
+  Blocks() = default;
+  Blocks(std::int64_t rows, std::int64_t count) : rows_(rows), count_(count), short_(rows / count), taller_(rows % count) {}
+  std::int64_t rows() const { return rows_; }
+  std::int64_t count() const { return count_; }
+  std::int64_t first_row(std::int64_t b) const { return b * short_ + (b < taller_ ? b : taller_); }
+  int rows_of(std::int64_t b) const { return int(short_) + (b < taller_ ? 1 : 0); }
+  /// Where block b begins, in bytes, when blocks have `pairs` pairs of k.
+  std::int64_t offset(std::int64_t b, std::int64_t pairs, DType layout) const {
+    return first_row(b) * pairs * 2 * std::int64_t(bytes_of(layout)) + b * kBlockSlack;
+  }
+  std::int64_t bytes(std::int64_t pairs, DType layout) const { return offset(count_, pairs, layout); }
+
+ private:
+  std::int64_t rows_ = 0;
+  std::int64_t count_ = 0;
+  std::int64_t short_ = 0;
+  std::int64_t taller_ = 0;
+};
+/// The same for rows [first, first + blocks.rows()).
+void pack_blocks(const MatmulOperand& a, std::int64_t first, std::int64_t k0, std::int64_t k1, DType layout, const Blocks& blocks,
+                 char* out);
 
 /// The whole product, split over the context's threads.
 void matmul_cpu(Context&, const Matmul&);

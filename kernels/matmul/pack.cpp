@@ -12,8 +12,13 @@ namespace plumb::matmul_detail {
 namespace {
 
 constexpr std::int64_t kChunk = 32;  // bytes of a row that are transposed at a time: 16 BF16 or 8 FP32 elements
+// Where k runs over rows, one read touches a line of each of many rows: no stream that the hardware would follow.
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kRowsAhead = 16;    // of a panel being packed
+constexpr std::int64_t kDepthChunk = 128;  // rows that blocks of A are packed from together: their lines stay in L1
 
 PLUMB_INLINE __m256i load8(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+PLUMB_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 PLUMB_INLINE void store8(void* p, __m256i x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 PLUMB_INLINE __m256i odd_half(__m256i pair) { return _mm256_and_si256(pair, _mm256_set1_epi32(int(0xFFFF0000))); }
 PLUMB_INLINE __m256i even_half(__m256i pair) { return _mm256_slli_epi32(pair, 16); }
@@ -148,6 +153,9 @@ void pack_panels_of(const MatmulOperand& b, std::int64_t first, std::int64_t cou
     const T* odd = k + 1 < k1 ? b.mat.row<T>(k + 1) + first : nullptr;
     for (std::int64_t g = 0; g < groups; ++g) {
       const std::int64_t col = g * kGroupCols;
+      // A line of BF16 spans two groups: one fetches that of the even row, the other that of the odd one.
+      if (sizeof(T) == 4 || g % 2 == 0) prefetch(even + kRowsAhead * b.mat.stride + col);
+      if (sizeof(T) == 4 || g % 2 == 1) prefetch(even + (kRowsAhead + 1) * b.mat.stride + col);
       pack_pair(even + col, odd != nullptr ? odd + col : nullptr, std::min<std::int64_t>(kGroupCols, count - col),
                 panels + group_offset(g, panel_stride) + (k - k0) / 2 * pair_bytes(kType));
     }
@@ -198,7 +206,10 @@ void pack_block_cols(const ConstMat& a, std::int64_t first, int rows, std::int64
   const auto load = [&](std::int64_t k, int e) __attribute__((always_inline)) {
     if (k >= k1) return _mm256_setzero_si256();
     const T* p = a.row<T>(k) + first + 8 * e;
-    if (over <= 0) return load_dwords(p, 8);
+    if (over <= 0) {
+      prefetch(reinterpret_cast<const char*>(p) + kLine);  // for the blocks to come
+      return load_dwords(p, 8);
+    }
     if (shift > 0 && e == Eights - 1) return _mm256_permutevar8x32_epi32(load_dwords(p - shift, 8), lanes);
     return load_dwords(p, a.cols - first - 8 * e);
   };
@@ -244,6 +255,18 @@ void pack_block(const MatmulOperand& a, std::int64_t first, int rows, std::int64
     (tall ? pack_block_of<BF16, DType::f32, 2> : pack_block_of<BF16, DType::f32, 1>)(a, first, rows, k0, k1, block);
   } else {
     (tall ? pack_block_of<BF16, DType::bf16, 2> : pack_block_of<BF16, DType::bf16, 1>)(a, first, rows, k0, k1, block);
+  }
+}
+
+void pack_blocks(const MatmulOperand& a, std::int64_t first, std::int64_t k0, std::int64_t k1, DType layout, const Blocks& blocks,
+                 char* out) {
+  const std::int64_t step = a.transposed ? kDepthChunk : std::max<std::int64_t>(k1 - k0, 1);
+  for (std::int64_t k = k0; k < k1; k += step) {
+    for (std::int64_t b = 0; b < blocks.count(); ++b) {
+      const int rows = blocks.rows_of(b);
+      char* chunk = out + blocks.offset(b, (k1 - k0 + 1) / 2, layout) + (k - k0) * rows * std::int64_t(bytes_of(layout));
+      pack_block(a, first + blocks.first_row(b), rows, k, std::min(k1, k + step), layout, chunk);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "kernels/matmul/matmul_kernels.h"
+#include "kernels/matmul/store_plain.h"
 
 #define PLUMB_INLINE inline __attribute__((always_inline))
 
@@ -44,6 +45,24 @@ PLUMB_INLINE __m256 broadcast(const float* p) {
 }
 
 PLUMB_INLINE void fma_into(__m256& sum, __m256 a, __m256 b) { asm volatile("vfmadd231ps %1,%2,%0" : "+x"(sum) : "x"(a), "x"(b)); }
+
+/// Rounds and stores a tile. Sums are never denormal: FTZ is set and a chain ends in an FMA; a NaN takes the longer way.
+template <int Rows, int Groups>
+PLUMB_INLINE void store_rounded(const Tile& t, const __m256 (&x)[Rows][Groups][2]) {
+  __m256 nan = _mm256_setzero_ps();
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 16
+    for (int g = 0; g < Groups; ++g) {
+      nan = _mm256_or_ps(nan, _mm256_cmp_ps(x[i][g][0], x[i][g][1], _CMP_UNORD_Q));
+      store_plain(t.rounded + i * t.rounded_stride + g * kGroupCols, {x[i][g][0], x[i][g][1]});
+    }
+  if (_mm256_movemask_ps(nan) == 0) return;
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 16
+    for (int g = 0; g < Groups; ++g) store16(t.rounded + i * t.rounded_stride + g * kGroupCols, {x[i][g][0], x[i][g][1]});
+}
 
 template <class Panel, int Rows, int Groups, bool Prefetch>
 __attribute__((noinline)) void tile(const Tile& t) {
@@ -98,6 +117,7 @@ __attribute__((noinline)) void tile(const Tile& t) {
     a += 2 * Rows;
     b += pair_bytes(Panel::dtype);
   }
+  if (t.rounded != nullptr) return store_rounded(t, x);
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 16
@@ -115,7 +135,7 @@ void add(Kernels& k) {
 
 template <class Panel>
 Kernels make() {
-  Kernels k{.rows = 6, .groups = 1};
+  Kernels k{.rows = 6, .groups = 1, .rounds = true};
   add<Panel, 1, 1>(k);
   add<Panel, 2, 1>(k);
   add<Panel, 3, 1>(k);
