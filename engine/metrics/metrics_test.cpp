@@ -22,7 +22,6 @@
 #include "engine/metrics/run_log.h"
 #include "engine/metrics/tensorboard.h"
 #include "kernels/core/error.h"
-#include "kernels/matmul/peak.h"
 #include "model/files/files.h"
 #include "tests/support/temp_folder.h"
 
@@ -362,13 +361,6 @@ TEST(Interrupt, SecondSignalExits) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 130);
-}
-
-TEST(Peak, IsPlausible) {
-  Context context(1);
-  const double flops = best_peak_flops(context);
-  EXPECT_GT(flops, 1e9);
-  EXPECT_LT(flops, 2e12);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // kernels_bench --benchmark_filter=adamw      arguments: elements, threads
 #include "kernels/adamw/adamw.h"
-#include "kernels/core/benching.h"
+#include "kernels/core/bench.h"
 
 namespace plumb {
 namespace {

@@ -1,21 +1,16 @@
 // Percent of the multiply-add peak, or of the raw read rate, measured around every sample: only ratios mean anything on a
 // shared machine. `kernels_bench --benchmark_filter=matmul`
-#include <benchmark/benchmark.h>
-
-#include <algorithm>
-#include <chrono>
 #include <string>
-#include <vector>
 
-#include "kernels/core/buffer.h"
-#include "kernels/core/rng.h"
+#include "kernels/core/bench.h"
 #include "kernels/matmul/matmul.h"
-#include "kernels/matmul/peak.h"
 
 namespace plumb {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using bench::Filled;
+
+constexpr double kSampleWork = 2e8;  // operations, or bytes
 
 enum class Product { packed, unpacked, d_input, d_weight };
 constexpr const char* name_of(Product p) {
@@ -32,56 +27,6 @@ struct Shape {
   std::int64_t m, n, k;
 };
 
-/// A dense matrix of small random values.
-struct Filled {
-  Buffer memory;
-  Mat mat;
-  Filled(std::int64_t rows, std::int64_t cols, DType dtype)
-      : memory(std::size_t(rows * cols) * bytes_of(dtype) + 64), mat(make_mat(memory.data(), rows, cols, dtype)) {
-    const RandomKey key{.seed = 5};
-    constexpr std::int64_t kPeriod = 1 << 20;
-    for (std::int64_t i = 0; i < std::min(rows * cols, kPeriod); ++i) set(i, random_uniform(key, std::uint64_t(i)) - 0.5f);
-    for (std::int64_t i = kPeriod; i < rows * cols; i += kPeriod) {
-      const std::int64_t size = std::int64_t(bytes_of(dtype));
-      auto* p = static_cast<char*>(mat.data);
-      std::copy_n(p, std::min(kPeriod, rows * cols - i) * size, p + i * size);
-    }
-  }
-  void set(std::int64_t i, float x) {
-    if (mat.dtype == DType::f32) {
-      static_cast<float*>(mat.data)[i] = x;
-    } else {
-      static_cast<BF16*>(mat.data)[i] = to_bf16(x);
-    }
-  }
-};
-
-double quantile(std::vector<double> v, double q) {
-  std::sort(v.begin(), v.end());
-  return v[std::min(v.size() - 1, std::size_t(q * double(v.size())))];
-}
-
-/// Runs f a few times a sample between two calibrations; reports rate / calibration in percent: the median, and the 90th
-/// percentile, which on a busy machine is nearer to what the code can do.
-template <class Calibrate, class F>
-void sample(benchmark::State& state, double work, const char* counter, Calibrate&& calibrate, F&& f) {
-  constexpr double kSampleWork = 2e8;
-  const int repeats = std::max(1, int(kSampleWork / work));
-  std::vector<double> percent;
-  f();
-  for (auto _ : state) {
-    const double before = calibrate();
-    const auto start = Clock::now();
-    for (int r = 0; r < repeats; ++r) f();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / repeats;
-    const double after = calibrate();
-    state.SetIterationTime(seconds);
-    percent.push_back(100 * work / seconds / ((before + after) / 2));
-  }
-  state.counters[counter] = quantile(percent, 0.5);
-  state.counters[std::string(counter) + "_best"] = quantile(percent, 0.9);
-}
-
 void product_bench(benchmark::State& state, Product product, Shape s, Isa isa, int threads, DType storage, DType out, bool bias) {
   Context ctx(threads, isa);
   const Filled x(s.m, s.k, storage);
@@ -97,8 +42,8 @@ void product_bench(benchmark::State& state, Product product, Shape s, Isa isa, i
   if (product == Product::d_weight) m = {.a = {dy.mat, true}, .b = {x.mat, true}, .accumulate = out == DType::f32};
   const Filled c(m.a.rows(), m.b.rows(), out);
   m.c = c.mat;
-  sample(
-      state, 2.0 * double(s.m) * double(s.n) * double(s.k), "peak%", [&] { return measure_peak_flops(ctx, 5e-4); },
+  bench::sample(
+      state, 2.0 * double(s.m) * double(s.n) * double(s.k), kSampleWork, "peak%", [&] { return measure_peak_flops(ctx, 5e-4); },
       [&] { matmul(ctx, m); });
 }
 
@@ -114,13 +59,12 @@ void decode_bench(benchmark::State& state, std::int64_t rows, Isa isa, int threa
   }
   const Filled logits(rows, kVocab, DType::f32);
   const Matmul m{.a = {x.mat}, .packed = {.panels = panels.data(), .rows = kVocab, .depth = kWidth}, .c = logits.mat};
-  sample(
-      state, double(panels.size()), "read%", [&] { return measure_read_rate(ctx, panels.data(), panels.size()); }, [&] { matmul(ctx, m); });
+  bench::sample(
+      state, double(panels.size()), kSampleWork, "read%", [&] { return measure_read_rate(ctx, panels.data(), panels.size()); },
+      [&] { matmul(ctx, m); });
   const double peak = measure_peak_flops(ctx, 2e-3);
-  const auto start = Clock::now();
-  matmul(ctx, m);
-  state.counters["peak%"] =
-      100 * 2.0 * double(rows) * double(kVocab) * double(kWidth) / std::chrono::duration<double>(Clock::now() - start).count() / peak;
+  const double seconds = bench::seconds_of([&] { matmul(ctx, m); });
+  state.counters["peak%"] = 100 * 2.0 * double(rows) * double(kVocab) * double(kWidth) / seconds / peak;
 }
 
 void add(const std::string& name, auto&& f) {

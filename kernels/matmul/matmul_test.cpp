@@ -11,6 +11,7 @@
 #include "kernels/core/error.h"
 #include "kernels/core/rng.h"
 #include "kernels/matmul/matmul_ref.h"
+#include "kernels/matmul/peak.h"
 
 namespace plumb {
 namespace {
@@ -326,6 +327,13 @@ TEST(Matmul, RefusesWhatDoesNotFit) {
             "matmul: c is (5, 3) with row stride 2; the stride must be at least the columns");
   EXPECT_EQ(message({.a = {a.mat}, .b = {b7.mat}, .c = {nullptr, 5, 3, 3, DType::f32}}), "matmul: c is (5, 3) but has no memory");
   EXPECT_EQ(message({.a = {a.mat}, .b = {b7.mat}, .c = c.mat}), "accepted");
+}
+
+TEST(Peak, IsPlausible) {
+  Context context(1);
+  const double flops = best_peak_flops(context);
+  EXPECT_GT(flops, 1e9);
+  EXPECT_LT(flops, 2e12);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // kernels_bench --benchmark_filter=rope      arguments: rows, head_dim (14 heads), QK norm, threads
-#include "kernels/core/benching.h"
+#include "kernels/core/bench.h"
 #include "kernels/numerics/preset_sites.h"
 #include "kernels/rope/rope.h"
 

@@ -1,5 +1,5 @@
 // kernels_bench --benchmark_filter=swiglu      arguments: rows, columns, threads
-#include "kernels/core/benching.h"
+#include "kernels/core/bench.h"
 #include "kernels/numerics/preset_sites.h"
 #include "kernels/swiglu/swiglu.h"
 
