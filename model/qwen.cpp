@@ -121,7 +121,11 @@ class Planner {
     const bool branches = !mode.merged_qkv || !mode.merged_gate_up;
     w.d_stream = mat(c_.hidden_size, d_stream_);
     if (d_stream_ != numerics_.compute) w.d_delta = mat(c_.hidden_size);
-    w.d_normed = mat(c_.hidden_size, branches && mode.branch_sum == BackwardMode::fused ? DType::f32 : numerics_.compute);
+    if (numerics_.compute != DType::f32 && mode.one_graph && mode.norm == BackwardMode::fused)
+      w.d_embedded = mat(c_.hidden_size, DType::f32);
+    // FP32 parameters make the norm's output an FP32 tensor, of which every linear reads a rounded copy.
+    const bool f32_tensors = !numerics_.base.rounded(Site::embedding);
+    w.d_normed = mat(c_.hidden_size, branches && (mode.one_graph || f32_tensors) ? DType::f32 : numerics_.compute);
     if (branches) w.d_branch = mat(c_.hidden_size);
     const std::size_t shared = arena_.used();
     w.d_activated = mat(c_.intermediate_size);
@@ -129,6 +133,9 @@ class Planner {
     arena_.rewind(shared);
     w.d_attn = mat(c_.q_cols());
     w.d_qkv = mat(c_.q_cols() + 2 * std::int64_t(c_.kv_cols()));
+    // The sum over a kv head's copies is rounded where the rotation gave a BF16 tensor.
+    const bool f32_keys = mode.one_graph || (f32_tensors && !numerics_.base.rounded(Site::rope_products));
+    if (numerics_.compute != DType::f32 && mode.attention == BackwardMode::mirror && f32_keys) w.d_k = mat(c_.kv_cols(), DType::f32);
     if (arena_.used() < end) arena_.rewind(end);
   }
 

@@ -23,7 +23,7 @@ class Backward {
   void block(int layer);
   void embedding() {
     if (!wanted(Role::embedding, -1)) return;
-    embedding_backward(run_.ctx, {.d_out = d_stream(), .tokens = run_.batch.tokens, .d_table = gradient(Role::embedding, -1)},
+    embedding_backward(run_.ctx, {.d_out = d_embedded(), .tokens = run_.batch.tokens, .d_table = gradient(Role::embedding, -1)},
                        s_.numerics.backward.embedding);
   }
   /// The lowest layer with a parameter whose gradient is wanted; -1: the embedding's is.
@@ -38,6 +38,7 @@ class Backward {
   Mat rows(const Mat& m) const { return m.slice_rows(0, run_.batch.rows); }
   Mat d_stream() const { return rows(s_.work.d_stream); }
   ConstMat d_delta() const;
+  Mat d_embedded() const { return s_.work.d_embedded ? rows(s_.work.d_embedded) : d_stream(); }
   MatmulOrder weight_order() const { return weight_gradient_order(s_.numerics.reductions.matmul); }
 
   void input_gradient(ConstMat d_y, ConstMat w, Mat d_x);
@@ -46,6 +47,7 @@ class Backward {
   void linear(ConstMat d_y, ConstMat x, Role weight, Role bias, int layer, Mat d_x);
   void qkv_linear(int layer, const Activations& a, ConstMat d_qkv, Mat d_normed);
   void gate_up_linear(int layer, const Activations& a, ConstMat d_gate_up, Mat d_normed);
+  Mat d_keys(Mat d_qkv) const;
   void attention(const Activations& a, ConstMat d_attn, Mat d_qkv, Sites sites);
   void rotation(int layer, const Activations& a, Mat d_qkv, Sites sites);
   void norm(ConstMat d_out, ConstMat d_stream_in, ConstMat sum, Role weight, int layer, const float* rstd, Sites sites);
@@ -163,10 +165,16 @@ void Backward::gate_up_linear(int layer, const Activations& a, ConstMat d_gate_u
   add_in_place(run_.ctx, d_normed, d_branch);
 }
 
+/// Where attention leaves the gradient of the rotated keys.
+Mat Backward::d_keys(Mat d_qkv) const { return s_.work.d_k ? rows(s_.work.d_k) : d_qkv.slice_cols(c_.q_cols(), c_.kv_cols()); }
+
 void Backward::attention(const Activations& a, ConstMat d_attn, Mat d_qkv, Sites sites) {
   const Batch& batch = run_.batch;
   // attend() filled the list for another layer of the same batch: only the rows matter here.
-  for_each_pad(batch, [&](std::int64_t first, std::int64_t count) { fill_zero(run_.ctx, d_qkv.slice_rows(first, count)); });
+  for_each_pad(batch, [&](std::int64_t first, std::int64_t count) {
+    fill_zero(run_.ctx, d_qkv.slice_rows(first, count));
+    if (s_.work.d_k) fill_zero(run_.ctx, d_keys(d_qkv).slice_rows(first, count));
+  });
   attention_backward(run_.ctx,
                      {.d_out = d_attn,
                       .q = a.q,
@@ -181,7 +189,7 @@ void Backward::attention(const Activations& a, ConstMat d_attn, Mat d_qkv, Sites
                       .sequences = s_.work.sequences,
                       .n_sequences = batch.n_sequences,
                       .d_q = d_qkv.slice_cols(0, c_.q_cols()),
-                      .d_k = d_qkv.slice_cols(c_.q_cols(), c_.kv_cols()),
+                      .d_k = d_keys(d_qkv),
                       .d_v = d_qkv.slice_cols(c_.q_cols() + c_.kv_cols(), c_.kv_cols())},
                      s_.numerics, sites, s_.numerics.backward.attention);
 }
@@ -197,26 +205,30 @@ void Backward::rotation(int layer, const Activations& a, Mat d_qkv, Sites sites)
                     .table = &s_.rope,
                     .positions = run_.batch.positions,
                     .d_in = d_q,
-                    .d_norm_weight = vector_gradient(Role::q_norm, layer)};
+                    .d_norm_weight = vector_gradient(Role::q_norm, layer),
+                    .f32_into_norm = mode.one_graph};
   rope_backward(run_.ctx, rope, sites, mode.rope, mode.qk_norm, s_.numerics.reductions.row_sum);
   rope.d_in = d_qkv.slice_cols(c_.q_cols(), c_.kv_cols());
-  rope.d_out = rope.d_in;
+  rope.d_out = d_keys(d_qkv);
   rope.in = a.qkv.slice_cols(c_.q_cols(), c_.kv_cols());
   rope.heads = c_.kv_heads;
   rope.norm_weight = run_.weights.mat(Role::k_norm, layer);
   rope.rstd = a.k_rstd;
   rope.d_norm_weight = vector_gradient(Role::k_norm, layer);
+  rope.f32_into_norm = false;
   rope_backward(run_.ctx, rope, sites, mode.rope, mode.qk_norm, s_.numerics.reductions.row_sum);
 }
 
 void Backward::norm(ConstMat d_out, ConstMat d_stream_in, ConstMat sum, Role weight, int layer, const float* rstd, Sites sites) {
+  const bool first = weight == Role::input_norm && layer == 0;
+  if (first && s_.work.d_embedded) sites.set(Site::resid_store, false);
   rmsnorm_backward(run_.ctx,
                    {.d_out = d_out,
                     .d_stream = d_stream_in,
                     .sum = sum,
                     .weight = run_.weights.mat(weight, layer),
                     .rstd = rstd,
-                    .d_sum = d_stream(),
+                    .d_sum = first ? d_embedded() : d_stream(),
                     .d_weight = vector_gradient(weight, layer)},
                    sites, s_.numerics.backward.norm, s_.numerics.reductions.row_sum);
 }

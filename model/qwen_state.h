@@ -47,12 +47,14 @@ struct Work {
   AttentionSequence* sequences = nullptr;  // (N)
   std::int32_t* cache_rows = nullptr;      // (N) where a row's keys and values go in the cache; -1: nowhere
   Mat d_stream;                            // (N, D) gradient of the stream, and of what was just added to it
+  Mat d_embedded;                          // (N, D) f32 gradient of the embedded rows, where they are added up before any rounding
   Mat d_delta;                             // (N, D) the same as the gradient of a linear's BF16 output, where the stream is FP32
   Mat d_normed;                            // (N, D) gradient of a norm's output; FP32 where parts of it are added in FP32
   Mat d_branch;                            // (N, D) one consumer's part of it, where separate matmuls round apart
   Mat d_activated;                         // (N, F); shares memory with the next two
   Mat d_attn;                              // (N, q)
   Mat d_qkv;                               // (N, q + 2 kv)
+  Mat d_k;                                 // (N, kv) f32, where the sum over a kv head's copies meets the rotation unrounded
 };
 
 struct QwenState {

@@ -34,8 +34,8 @@ constexpr auto enum_names(BackwardName) {
 }
 
 const std::vector<std::string_view> kTopKeys = {
-    "compute", "mantissa_bits", "every_site", "layers",         "input_norm", "post_attention_norm", "final_norm", "head",
-    "softmax", "scale_at",      "merged_qkv", "merged_gate_up", "backward",   "reductions"};
+    "compute",  "mantissa_bits", "every_site",     "layers",    "input_norm", "post_attention_norm", "final_norm", "head", "softmax",
+    "scale_at", "merged_qkv",    "merged_gate_up", "one_graph", "backward",   "reductions"};
 
 bool is_norm_site(Site s) {
   return s == Site::resid_store || s == Site::resid_sum_to_var || s == Site::resid_sum_to_scale || s == Site::norm_xhat ||
@@ -194,9 +194,9 @@ class Reader {
       return value<BackwardName>(node, key) == BackwardName::mirror ? BackwardMode::mirror : BackwardMode::fused;
     };
     BackwardModes& b = n_.backward;
-    const std::pair<const char*, BackwardMode*> regions[] = {
-        {"norm", &b.norm},     {"qk_norm", &b.qk_norm}, {"rope", &b.rope},           {"attention", &b.attention},
-        {"swiglu", &b.swiglu}, {"linear", &b.linear},   {"embedding", &b.embedding}, {"branch_sum", &b.branch_sum}};
+    const std::pair<const char*, BackwardMode*> regions[] = {{"norm", &b.norm},           {"qk_norm", &b.qk_norm}, {"rope", &b.rope},
+                                                             {"attention", &b.attention}, {"swiglu", &b.swiglu},   {"linear", &b.linear},
+                                                             {"embedding", &b.embedding}};
     if (e.value.kind != Kind::map) {
       const BackwardMode all = mode(e.value, "backward");
       for (const auto& [_, m] : regions) *m = all;
@@ -204,8 +204,7 @@ class Reader {
     }
     for (const ConfigNode::Entry& inner : e.value.entries) {
       const auto it = std::find_if(std::begin(regions), std::end(regions), [&](const auto& r) { return inner.key == r.first; });
-      if (it == std::end(regions))
-        unknown(inner, "backward", {"norm", "qk_norm", "rope", "attention", "swiglu", "linear", "embedding", "branch_sum"});
+      if (it == std::end(regions)) unknown(inner, "backward", {"norm", "qk_norm", "rope", "attention", "swiglu", "linear", "embedding"});
       *it->second = mode(inner.value, "backward." + inner.key);
     }
   }
@@ -262,6 +261,7 @@ class Reader {
     if (key == "scale_at") return void(n_.scale_at = value<ScaleAt>(e.value, key));
     if (key == "merged_qkv") return void(n_.backward.merged_qkv = value<bool>(e.value, key));
     if (key == "merged_gate_up") return void(n_.backward.merged_gate_up = value<bool>(e.value, key));
+    if (key == "one_graph") return void(n_.backward.one_graph = value<bool>(e.value, key));
     if (key == "every_site") {
       const bool rounded = read_site_value(e.value, key);
       for (int i = 0; i < kSites; ++i) set_everywhere(Site(i), rounded);
@@ -310,13 +310,14 @@ KeyValues numerics_facts(const Numerics& n) {
   out.emplace_back("softmax", enum_name(n.softmax));
   out.emplace_back("scale_at", enum_name(n.scale_at));
   const BackwardModes& b = n.backward;
-  for (const auto& [region, mode] : {std::pair{"norm", b.norm}, std::pair{"qk_norm", b.qk_norm}, std::pair{"rope", b.rope},
-                                     std::pair{"attention", b.attention}, std::pair{"swiglu", b.swiglu}, std::pair{"linear", b.linear},
-                                     std::pair{"embedding", b.embedding}, std::pair{"branch_sum", b.branch_sum}}) {
+  for (const auto& [region, mode] :
+       {std::pair{"norm", b.norm}, std::pair{"qk_norm", b.qk_norm}, std::pair{"rope", b.rope}, std::pair{"attention", b.attention},
+        std::pair{"swiglu", b.swiglu}, std::pair{"linear", b.linear}, std::pair{"embedding", b.embedding}}) {
     out.emplace_back(fmt::format("backward.{}", region), enum_name(mode));
   }
   out.emplace_back("merged_qkv", flag_name(b.merged_qkv));
   out.emplace_back("merged_gate_up", flag_name(b.merged_gate_up));
+  out.emplace_back("one_graph", flag_name(b.one_graph));
   const Reductions& r = n.reductions;
   out.emplace_back("reductions.matmul", enum_name(r.matmul));
   out.emplace_back("reductions.row_sum", enum_name(r.row_sum));

@@ -13,6 +13,7 @@
 //   backward: mirror            # or  {norm: mirror, ...}
 //   merged_qkv: true
 //   merged_gate_up: true
+//   one_graph: false
 //   reductions: {matmul: natural, ...}
 #pragma once
 #include <string>

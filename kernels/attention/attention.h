@@ -53,8 +53,9 @@ void attention_forward(Context&, const AttentionForward&, const Numerics&, Sites
 /// Training layout only: every sequence starts at position 0 and its keys are rows first_row.. of k and v.
 /// P = e * (1 / sum e) from the saved maximum and sum, dP = dO V^T, dS = (dP - D) P.
 /// fused: FP32 inside, D = <dO, O>, one rounding per output; dK and dV are chains over the queries of the group's heads in
-/// order. mirror: D = sum dP P (16 lanes); dP rounded at attn.probs, dS at attn.scaled and after the scale at attn.scores,
-/// P for dV at attn.probs; dQ, and dK and dV of each query head, rounded, the heads then summed in order with one rounding.
+/// order. mirror: D = sum dP P (16 lanes); dP rounded at attn.probs, dS at attn.scaled (not in one_graph) and after the scale at
+/// attn.scores, P for dV at attn.probs; dQ, and dK and dV of each query head, rounded to the type of k and v, the heads then summed in FP32
+/// in order and stored in the type of d_k and d_v.
 struct AttentionBackward {
   ConstMat d_out;                  // (N, heads*head_dim)
   ConstMat q;                      // (N, heads*head_dim)

@@ -26,6 +26,7 @@ struct Work {
   const AttentionBackward& a;
   const Reductions& orders;
   Sites sites;
+  Sites gradient_sites;  // where gradients round in mode mirror
   BackwardMode mode;
   bool scale_query;
   float scale;
@@ -160,7 +161,7 @@ void softmax_gradient(Work& w, const Queries& b) {
     scale_row(w.sites, p, g.n, scale);
     if (w.mode == BackwardMode::fused) g.row_dot = output_dot(w, position, b.head, w.d_out + r * w.width);
     with_exp(w.orders.attention_exp, [&](auto e) {
-      if (w.mode == BackwardMode::mirror) return mirror_gradient_row<e()>(g, w.sites, p, ds);
+      if (w.mode == BackwardMode::mirror) return mirror_gradient_row<e()>(g, w.gradient_sites, p, ds);
       fused_gradient_row<e()>(g, p, ds);
     });
   }
@@ -225,7 +226,7 @@ void clear(const Work& w, float* a, float* b) {
 }
 
 /// mirror: a head's gradient is a tensor of its own, in the storage type of k and v.
-void add_head(const Work& w, const float* head, Mat like, float* sum) {
+void add_head(const Work& w, const float* head, ConstMat like, float* sum) {
   const bool round = like.dtype == DType::bf16;
   for (std::int64_t i = 0; i < w.keys * w.width; i += 16) store16(sum + i, load16(sum + i) + round_if(round, load16(head + i)));
 }
@@ -254,8 +255,8 @@ void run_heads(Work& w) {
       key_gradient(w, b);
     }
     if (!mirror) continue;
-    add_head(w, w.d_k, w.a.d_k, w.k_sum);
-    add_head(w, w.d_v, w.a.d_v, w.v_sum);
+    add_head(w, w.d_k, w.a.k, w.k_sum);
+    add_head(w, w.d_v, w.a.v, w.v_sum);
     clear(w, w.d_k, w.d_v);
   }
   store_key_gradients(w, mirror ? w.k_sum : w.d_k, mirror ? w.v_sum : w.d_v);
@@ -265,10 +266,12 @@ void run_unit(Context& ctx, int thread, const AttentionBackward& a, const Numeri
   Work w{.a = a,
          .orders = numerics.reductions,
          .sites = sites,
+         .gradient_sites = sites,
          .mode = mode,
          .scale_query = numerics.scale_at == ScaleAt::query,
          .scale = attention_scale(a.head_dim),
          .unit = unit};
+  if (numerics.backward.one_graph) w.gradient_sites.set(Site::attn_scaled, false);
   w.width = round_up(a.head_dim, 16);
   w.length = unit.sequence->rows;
   w.keys = round_up(w.length, 16);

@@ -60,9 +60,9 @@ void describe_backward(const BackwardModes& b, std::string& out) {
   line("swiglu", b.swiglu);
   line("linear", b.linear);
   line("embedding", b.embedding);
-  line("branch_sum", b.branch_sum);
   out += std::string("backward.merged_qkv: ") + (b.merged_qkv ? "true" : "false") + "\n";
   out += std::string("backward.merged_gate_up: ") + (b.merged_gate_up ? "true" : "false") + "\n";
+  out += std::string("backward.one_graph: ") + (b.one_graph ? "true" : "false") + "\n";
 }
 
 }  // namespace

@@ -181,11 +181,14 @@ struct BackwardModes {
   BackwardMode rope = BackwardMode::fused;
   BackwardMode attention = BackwardMode::fused;
   BackwardMode swiglu = BackwardMode::fused;
-  BackwardMode linear = BackwardMode::fused;       // mirror: gradients of weights, biases and norms rounded once at the step's end
-  BackwardMode embedding = BackwardMode::fused;    // mirror: each added row rounds
-  bool merged_qkv = true;                          // the gradient of the norm's output: one chain over q, k, v rows, or R(R(gv + gk) + gq)
-  bool merged_gate_up = true;                      // likewise one chain over gate and up, or R(g_gate + g_up)
-  BackwardMode branch_sum = BackwardMode::mirror;  // the adds where not merged; fused: the rounded parts are added in FP32
+  BackwardMode linear = BackwardMode::fused;     // mirror: gradients of weights, biases and norms rounded once at the step's end
+  BackwardMode embedding = BackwardMode::fused;  // mirror: each added row rounds
+  bool merged_qkv = true;                        // the gradient of the norm's output: one chain over q, k, v rows, or R(R(gv + gk) + gq)
+  bool merged_gate_up = true;                    // likewise one chain over gate and up, or R(g_gate + g_up)
+  // Compiled as one graph (Inductor): what passes between operators inside one of its kernels is not rounded. That is the sum where
+  // q, k, v and gate, up are not merged, the sum over a kv head's copies, q's gradient between rotation and norm, attention's dS
+  // before the scale, the rows of the embedding's gradient.
+  bool one_graph = false;
   friend bool operator==(const BackwardModes&, const BackwardModes&) = default;
 };
 

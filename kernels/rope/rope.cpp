@@ -63,7 +63,9 @@ void rope_backward(Context& ctx, const RopeBackward& a, Sites sites, BackwardMod
   require(!a.norm_weight ||
               (a.norm_weight.cols == a.table->head_dim() && a.in.rows == a.d_out.rows && a.in.cols == a.d_out.cols && a.rstd != nullptr),
           "internal: rope_backward: QK norm needs the forward's input and rstd, and a weight of head_dim columns");
-  cpu::rope_backward(ctx, a, rope_gradient_sites(sites, bool(a.norm_weight), rope, qk_norm), order);
+  Sites gradients = rope_gradient_sites(sites, bool(a.norm_weight), rope, qk_norm);
+  if (a.f32_into_norm && rope == BackwardMode::fused) gradients.set(Site::qk_norm_out, false);
+  cpu::rope_backward(ctx, a, gradients, order);
 }
 
 }  // namespace plumb

@@ -57,6 +57,7 @@ struct RopeBackward {
   const std::int32_t* positions = nullptr;  // (N)
   Mat d_in;                                 // (N, heads*head_dim); may alias d_out exactly
   float* d_norm_weight = nullptr;           // (head_dim) FP32, added to: one chain over rows, heads inner; null: not wanted
+  bool f32_into_norm = false;               // mode fused: what goes from the rotation into the norm stays FP32
 };
 void rope_backward(Context&, const RopeBackward&, Sites, BackwardMode rope, BackwardMode qk_norm, RowSumOrder = RowSumOrder::lanes16);
 

@@ -106,9 +106,9 @@ std::string backward_code(const BackwardModes& b) {
   const auto mode = [](BackwardMode m) { return enumerator("BackwardMode", m); };
   return fmt::format(
       "{{.norm = {}, .qk_norm = {}, .rope = {}, .attention = {}, .swiglu = {}, .linear = {}, .embedding = {}, .merged_qkv = {}, "
-      ".merged_gate_up = {}, .branch_sum = {}}}",
+      ".merged_gate_up = {}, .one_graph = {}}}",
       mode(b.norm), mode(b.qk_norm), mode(b.rope), mode(b.attention), mode(b.swiglu), mode(b.linear), mode(b.embedding), b.merged_qkv,
-      b.merged_gate_up, mode(b.branch_sum));
+      b.merged_gate_up, b.one_graph);
 }
 
 std::string preset_code(const PresetFile& p) {
