@@ -90,9 +90,23 @@ inline float scale_row(Sites sites, float* s, std::int64_t n, float scale) {
   return row_max;
 }
 
-/// The rest of exp_row: the n - end.first keys, fewer than 16, at a sequence's end.
+/// s[0..n) = R?(exp(s - max)), then zeros to the next multiple of 16; returns the unrounded exponentials' sum over each lane:
+/// element j in lane j % 16.
 template <bool kRound, AttentionExp kExp>
-float exp_row_end(float* s, std::int64_t n, float max, const SequenceEnd& end, F32x16 sum) {
+[[gnu::always_inline]] inline F32x16 exp_groups(float* s, std::int64_t n, float max) {
+  F32x16 sum(0.0f);
+  for (std::int64_t j = 0; j < n; j += 16) {
+    const F32x16 e = keep_lanes(exp_score<kExp>(load16(s + j), F32x16(max)), n - j);
+    sum = sum + e;
+    store16(s + j, round_if(kRound, e));
+  }
+  return sum;
+}
+
+/// exp_row of a row that reaches into the sequence's end: the last n - end.first keys are fewer than 16.
+template <bool kRound, AttentionExp kExp>
+[[gnu::noinline]] float exp_row_end(float* s, std::int64_t n, float max, const SequenceEnd& end) {
+  const F32x16 sum = exp_groups<kRound, kExp>(s, end.first, max);
   const F32x16 e = keep_lanes(exp_score<end_exp(kExp)>(load16(s + end.first), F32x16(max)), n - end.first);
   store16(s + end.first, round_if(kRound, e));
   if (!end.one_by_one) return fold_sum(sum + e);
@@ -103,19 +117,12 @@ float exp_row_end(float* s, std::int64_t n, float max, const SequenceEnd& end, F
   return total;
 }
 
-/// s[0..n) = R?(exp(s - max)), then zeros to the next multiple of 16; returns the sum of the unrounded exponentials:
-/// element j in lane j % 16, folded by halves, and those at the sequence's end as `end` says.
+/// s[0..n) = R?(exp(s - max)), then zeros to the next multiple of 16; returns the sum of the unrounded exponentials, the lanes
+/// folded by halves, and those at the sequence's end as `end` says.
 template <bool kRound, AttentionExp kExp>
 float exp_row(float* s, std::int64_t n, float max, const SequenceEnd& end) {
-  F32x16 sum(0.0f);
-  const std::int64_t whole = std::min(n, end.first);
-  for (std::int64_t j = 0; j < whole; j += 16) {
-    const F32x16 e = keep_lanes(exp_score<kExp>(load16(s + j), F32x16(max)), n - j);
-    sum = sum + e;
-    store16(s + j, round_if(kRound, e));
-  }
-  if (n > end.first) return exp_row_end<kRound, kExp>(s, n, max, end, sum);
-  return fold_sum(sum);
+  if (n > end.first) return exp_row_end<kRound, kExp>(s, n, max, end);
+  return fold_sum(exp_groups<kRound, kExp>(s, n, max));
 }
 
 /// p[0..n) = R?(e * (1 / sum)), as PyTorch normalises.

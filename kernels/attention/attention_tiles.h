@@ -14,8 +14,8 @@ namespace plumb::attention_detail {
 inline std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
 /// Operands of a product of chains: c(i, 16 p + j) = chain over k of a(i, k) * b(p, k)[j], j = 0..15; k runs 1, 0, 3, 2, ...
-/// or, natural, 0, 1, 2, ... Strides are in elements; n, the length of the chains, is even unless natural. carry continues the
-/// chains in c, else they start at +0.
+/// or, natural, 0, 1, 2, ... Strides are in elements; n, the length of the chains, is even. carry continues the chains in c, else
+/// they start at +0.
 struct Chains {
   bool natural = false;
   std::int64_t n = 0;
@@ -44,27 +44,25 @@ template <int R, int P, bool kNatural>
     }
   }
   const float* a = t.a;
-  auto step = [&](std::int64_t k) __attribute__((always_inline)) {
+  for (std::int64_t k = 0; k < t.n; k += 2) {
+#pragma GCC unroll 2
+    for (int half = 1; half >= 0; --half) {
+      const int at = kNatural ? 1 - half : half;
 #pragma GCC unroll 8
-    for (int p = 0; p < P; ++p) {
-      const __m256 b_lo = _mm256_loadu_ps(b + k * t.b_k + p * t.b_panel);
-      const __m256 b_hi = _mm256_loadu_ps(b + k * t.b_k + p * t.b_panel + 8);
+      for (int p = 0; p < P; ++p) {
+        const __m256 b_lo = _mm256_loadu_ps(b + at * t.b_k + p * t.b_panel);
+        const __m256 b_hi = _mm256_loadu_ps(b + at * t.b_k + p * t.b_panel + 8);
 #pragma GCC unroll 8
-      for (int i = 0; i < R; ++i) {
-        const __m256 x = _mm256_broadcast_ss(a + i * t.a_row + k * t.a_k);
-        lo[i][p] = _mm256_fmadd_ps(x, b_lo, lo[i][p]);
-        hi[i][p] = _mm256_fmadd_ps(x, b_hi, hi[i][p]);
+        for (int i = 0; i < R; ++i) {
+          const __m256 x = _mm256_broadcast_ss(a + i * t.a_row + at * t.a_k);
+          lo[i][p] = _mm256_fmadd_ps(x, b_lo, lo[i][p]);
+          hi[i][p] = _mm256_fmadd_ps(x, b_hi, hi[i][p]);
+        }
       }
     }
-  };
-  for (std::int64_t k = 0; k + 2 <= t.n; k += 2) {
-    step(kNatural ? 0 : 1);
-    step(kNatural ? 1 : 0);
     a += 2 * t.a_k;
     b += 2 * t.b_k;
   }
-  if constexpr (kNatural)
-    if (t.n % 2 != 0) step(0);
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 8
