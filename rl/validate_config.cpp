@@ -7,7 +7,6 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
-#include "kernels/numerics/numerics.h"
 #include "model/files/files.h"
 #include "rl/loop/evaluate.h"
 
@@ -61,21 +60,9 @@ void check_sft(const std::string& name, const SftConfig& c) {
   check_optimizer(name + ".optimizer", c.optimizer);
 }
 
-void check_preset(const char* key, const std::string& name) {
-  if (name.empty()) return;
-  try {
-    (void)preset(name);
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("configuration: {}: {}", key, error.what()));
-  }
-}
-
 void check_sections(const RunConfig& c) {
   at_least("run.steps", c.run.steps, 0);
-  refuse(c.numerics.rollout.empty(), "numerics.rollout is empty; the name of a preset, such as fused, is right");
-  check_preset("numerics.rollout", c.numerics.rollout);
-  check_preset("numerics.update", c.numerics.update);
-  check_preset("numerics.reference", c.numerics.reference);
+  validate(c.numerics);
   check_threads("configuration: execution.threads", c.execution.threads);
   at_least("execution.micro_batch_tokens", c.execution.micro_batch_tokens, 1);
   at_least("execution.logits_rows", c.execution.logits_rows, 0);

@@ -76,6 +76,8 @@ class CheckpointStore {
   /// Removes what an interrupted save left behind.
   CheckpointStore(std::filesystem::path run_folder, const CheckpointIdentity&, const CheckpointConfig&);
 
+  /// What checkpoints say from now on.
+  void set_identity(const CheckpointIdentity& identity) { identity_ = identity; }
   /// Writes the checkpoint of `step` (steps done so far), points `latest` at it, then prunes: the `keep` newest stay, and
   /// with keep_best the one whose metric is highest (the earliest of equals). `metric`: that metric's value if it was
   /// evaluated at this step. Throws Error (full disk, ...) with earlier checkpoints untouched and nothing left half-written.

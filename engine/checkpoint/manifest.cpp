@@ -67,15 +67,28 @@ std::vector<std::string> files_below(const fs::path& folder) {
   return names;
 }
 
+Json lines_of(const std::string& text) {
+  auto lines = Json::array();
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::string manifest_text(const CheckpointManifest& manifest) {
-  Json json = {
-      {"format", kFormat},
-      {"step", manifest.step},
-      {"arithmetic_version", manifest.arithmetic_version},
-      {"config", hash_text(manifest.identity.config_hash)},
-      {"numerics", {{"rollout", hash_text(manifest.identity.rollout_numerics)}, {"update", hash_text(manifest.identity.update_numerics)}}}};
+  Json json = {{"format", kFormat},
+               {"step", manifest.step},
+               {"arithmetic_version", manifest.arithmetic_version},
+               {"config", hash_text(manifest.identity.config_hash)},
+               {"numerics",
+                {{"rollout", hash_text(manifest.identity.rollout_numerics)},
+                 {"update", hash_text(manifest.identity.update_numerics)},
+                 {"resolved",
+                  {{"rollout", lines_of(manifest.identity.rollout_resolved)}, {"update", lines_of(manifest.identity.update_resolved)}}}}}};
   if (!manifest.metric.empty()) json["metric"] = {{"name", manifest.metric}, {"value", manifest.metric_value}};
   json["files"] = Json::object();
   for (const auto& [name, file] : manifest.files) json["files"][name] = {{"size", file.size}, {"crc32", fmt::format("{:08x}", file.crc32)}};

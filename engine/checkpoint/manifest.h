@@ -17,6 +17,8 @@ struct CheckpointIdentity {
   std::uint64_t config_hash = 0;
   std::uint64_t rollout_numerics = 0;
   std::uint64_t update_numerics = 0;
+  std::string rollout_resolved;  // Numerics::describe(); written for the reader, not read back
+  std::string update_resolved;
 };
 
 struct CheckpointFile {

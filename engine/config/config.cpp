@@ -87,8 +87,12 @@ void apply(const ConfigSection& section, const ConfigNode& node, const std::stri
     const auto field = std::find_if(section.begin(), section.end(), [&](const ConfigField& f) { return f.name == entry.key; });
     if (field == section.end()) unknown_key(entry, section, path, root);
     const std::string key = joined(path, entry.key);
-    if (field->is_section()) {
+    if (!field->set) {
       apply(field->section, entry.value, key, root);
+      continue;
+    }
+    if (field->print) {  // names itself in its messages
+      field->set(entry.value);
       continue;
     }
     try {
@@ -123,6 +127,10 @@ std::string yaml_value(const nlohmann::ordered_json& value) {
 
 void print_section(const ConfigSection& section, const std::string& indent, std::string& out) {
   for (const ConfigField& field : section) {
+    if (field.print) {
+      out += field.print(indent);
+      continue;
+    }
     if (field.is_section()) {
       if (indent.empty() && !out.empty()) out += "\n";
       out += fmt::format("{}# {}\n{}{}:\n", indent, field.doc, indent, field.name);

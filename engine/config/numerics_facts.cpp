@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <optional>
 
 #include "engine/config/schema.h"
 #include "kernels/core/error.h"
@@ -51,13 +52,28 @@ std::vector<std::string_view> site_names() {
 
 std::string joined(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
 
+/// "a.b.c: x" as "a: {b.c: x}"
+ConfigNode::Entry nested(const ConfigNode::Entry& e, std::size_t dot) {
+  ConfigNode inner{.kind = Kind::map, .where = e.where};
+  inner.entries.push_back({e.key.substr(dot + 1), e.where, e.value});
+  return {e.key.substr(0, dot), e.where, std::move(inner)};
+}
+
+/// The same where the first word is one of these.
+std::optional<ConfigNode::Entry> split_key(const ConfigNode::Entry& e, const std::vector<std::string_view>& firsts) {
+  const auto dot = e.key.find('.');
+  if (dot == std::string::npos || std::find(firsts.begin(), firsts.end(), e.key.substr(0, dot)) == firsts.end()) return std::nullopt;
+  return nested(e, dot);
+}
+
 /// One map of numerics being read.
 class Reader {
  public:
-  Reader(Numerics& numerics, std::vector<NumericsFact>* facts) : n_(numerics), facts_(facts) {}
+  Reader(Numerics& numerics, FactForm form) : n_(numerics), sourced_(form == FactForm::with_source) {}
 
-  void read(const ConfigNode& map) {
+  std::vector<NumericsFact> read(const ConfigNode& map) {
     for (const ConfigNode::Entry& e : entries(map, "")) read_top(e);
+    return std::move(facts_);
   }
 
  private:
@@ -81,10 +97,10 @@ class Reader {
   /// Reads one value and notes the fact. In a preset file it is [value, knowledge, source].
   template <class T>
   T value(const ConfigNode& node, const Key& key) {
-    if (facts_ && (node.kind != Kind::list || node.items.size() != 3)) {
+    if (sourced_ && (node.kind != Kind::list || node.items.size() != 3)) {
       throw UsageError(fmt::format("{}: {} is {}; [value, knowledge, source] is right in a preset file", node.where, key, describe(node)));
     }
-    const ConfigNode& text = facts_ ? node.items[0] : node;
+    const ConfigNode& text = sourced_ ? node.items[0] : node;
     T out{};
     try {
       read_value(text, out);
@@ -93,7 +109,11 @@ class Reader {
       const auto at = what.find(": found ");
       throw UsageError(at == std::string::npos ? what : what.substr(0, at) + ": " + key + what.substr(at));
     }
-    if (facts_) facts_->push_back({key, text.text, node.items[1].text, node.items[2].text, node.where});
+    facts_.push_back({.key = key, .value = text.text, .where = node.where});
+    if (sourced_) {
+      facts_.back().knowledge = node.items[1].text;
+      facts_.back().source = node.items[2].text;
+    }
     return out;
   }
 
@@ -165,8 +185,12 @@ class Reader {
   }
 
   void read_layer(const ConfigNode::Entry& layer, const Key& path) {
+    if (const auto dot = layer.key.find('.'); dot != std::string::npos) {
+      return read_layer(nested(layer, dot), path.substr(0, path.size() - layer.key.size()) + layer.key.substr(0, dot));
+    }
     const auto [first, last] = read_range(layer);
-    for (const ConfigNode::Entry& e : entries(layer.value, path)) {
+    for (const ConfigNode::Entry& given : entries(layer.value, path)) {
+      const ConfigNode::Entry e = split_key(given, {"block", "input_norm", "post_attention_norm"}).value_or(given);
       bool known = false;
       for (Place place : {Place::block, Place::input_norm, Place::post_attention_norm}) {
         if (e.key != enum_name(place)) continue;
@@ -252,6 +276,7 @@ class Reader {
 
   void read_top(const ConfigNode::Entry& e) {
     const std::string& key = e.key;
+    if (const auto inner = split_key(e, kTopKeys)) return read_top(*inner);
     if (key == "compute") return read_compute(e);
     if (key == "head") return read_head(e);
     if (key == "backward") return read_backward(e);
@@ -281,7 +306,8 @@ class Reader {
   }
 
   Numerics& n_;
-  std::vector<NumericsFact>* facts_;
+  bool sourced_;
+  std::vector<NumericsFact> facts_;
 };
 
 std::string range_name(const SiteOverride& o) {
@@ -300,7 +326,13 @@ const char* site_value(bool rounded) { return rounded ? "b" : "f"; }
 
 }  // namespace
 
-void apply_numerics(const ConfigNode& map, Numerics& numerics, std::vector<NumericsFact>* facts) { Reader(numerics, facts).read(map); }
+std::vector<NumericsFact> apply_numerics(const ConfigNode& map, Numerics& numerics, FactForm form) {
+  return Reader(numerics, form).read(map);
+}
+
+void apply_fact(const std::string& key, const std::string& value, Numerics& numerics) {
+  apply_numerics(parse_override(key + "=" + value), numerics);
+}
 
 KeyValues numerics_facts(const Numerics& n) {
   KeyValues out;
@@ -329,33 +361,6 @@ KeyValues numerics_facts(const Numerics& n) {
   out.emplace_back("reductions.attention_kv_split", fmt::format("{}", r.attention_kv_split));
   out.emplace_back("reductions.shards", fmt::format("{}", r.shards));
   for (const SiteOverride& o : n.overrides) out.emplace_back(override_key(o), site_value(o.rounded));
-  return out;
-}
-
-KeyValues numerics_differences(const Numerics& base, const Numerics& numerics) {
-  const auto given = [](const Numerics& n, Site site) {
-    std::vector<SiteOverride> own;
-    for (const SiteOverride& o : n.overrides) {
-      if (o.site == site) own.push_back(o);
-    }
-    return own;
-  };
-  KeyValues out;
-  const KeyValues theirs = numerics_facts(base);
-  const KeyValues ours = numerics_facts(numerics);
-  const std::size_t plain = ours.size() - numerics.overrides.size();
-  for (std::size_t i = 0; i < plain; ++i) {
-    const auto names = site_names();
-    const auto site = std::find(names.begin(), names.end(), ours[i].first);
-    // A site's overrides are said again after its base value, which drops them.
-    const bool moved = site != names.end() && given(base, Site(site - names.begin())) != given(numerics, Site(site - names.begin()));
-    if (moved || ours[i].second != theirs[i].second) out.push_back(ours[i]);
-  }
-  for (const SiteOverride& o : numerics.overrides) {
-    if (given(base, o.site) != given(numerics, o.site) || base.base.rounded(o.site) != numerics.base.rounded(o.site)) {
-      out.emplace_back(override_key(o), site_value(o.rounded));
-    }
-  }
   return out;
 }
 

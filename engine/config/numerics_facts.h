@@ -17,6 +17,7 @@
 //   reductions: {matmul: natural, ...}
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/config/node.h"
@@ -24,24 +25,26 @@
 
 namespace plumb {
 
-/// One fact as it was written. In a preset file a value is a list [value, knowledge, source].
+/// One fact as it was written.
 struct NumericsFact {
-  std::string key;  // "rope.products", "layers.0.post_attention_norm.resid.store"
+  std::string key;  // "rope.products", "layers.0.post_attention_norm.resid.store", "reductions.matmul"
   std::string value;
-  std::string knowledge;
-  std::string source;
+  std::string knowledge;  // of a preset file, else empty
+  std::string source;     // likewise
   std::string where;
 };
 
-/// Sets in `numerics` what the map says. A site given without a layer or place has that value everywhere: overrides by layer that it
-/// had are dropped. With `facts` every value must be [value, knowledge, source], and each is appended. Throws UsageError with
-/// file and line.
-void apply_numerics(const ConfigNode& map, Numerics& numerics, std::vector<NumericsFact>* facts = nullptr);
+/// A value is plain, or, in a preset file, a list [value, knowledge, source].
+enum class FactForm { plain, with_source };
 
-/// The facts of `numerics` that a map needs to say on top of `base` to give it, as {key, value}: apply_numerics of them to base
-/// gives something that computes the same. In a fixed order.
-std::vector<std::pair<std::string, std::string>> numerics_differences(const Numerics& base, const Numerics& numerics);
-/// Every fact, {key, value}, overrides by layer last.
+/// Sets in `numerics` what the map says, in its order, and returns that as facts. A site given without a layer or place has that value
+/// everywhere: overrides by layer that it had are dropped. Any key may be written with dots ("reductions.matmul: natural"). Throws
+/// UsageError with file and line.
+std::vector<NumericsFact> apply_numerics(const ConfigNode& map, Numerics& numerics, FactForm form = FactForm::plain);
+/// Sets one fact that apply_numerics returned.
+void apply_fact(const std::string& key, const std::string& value, Numerics& numerics);
+
+/// Every fact of it, {key, value}: compute, the sites, softmax and scale, backward, reductions, then the sites' overrides by layer.
 std::vector<std::pair<std::string, std::string>> numerics_facts(const Numerics& numerics);
 
 }  // namespace plumb

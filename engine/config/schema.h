@@ -23,10 +23,12 @@ struct ConfigField {
   std::string name;
   std::string doc;
   KeyScope scope = KeyScope::identity;
-  std::function<void(const ConfigNode&)> set;  // throws UsageError; null for a section
+  std::function<void(const ConfigNode&)> set;  // throws UsageError; null for a section of plain keys
   std::function<nlohmann::ordered_json()> get;
   ConfigSection section;  // of a nested struct
-  bool is_section() const { return !set; }
+  /// YAML lines that set() reads back, for what is written in another form than it is compared and hashed in; else null.
+  std::function<std::string(const std::string& indent)> print;
+  bool is_section() const { return !section.empty(); }
 };
 
 /// Conversions of scalars. Each throws UsageError: where, what was found, what would be right.
@@ -96,6 +98,11 @@ class ConfigDescriber {
                     .scope = narrower(scope),
                     .set = [&value](const ConfigNode& node) { read_value(node, value); },
                     .get = [&value] { return value_json(value); }});
+  }
+
+  void custom(ConfigField field) {
+    field.scope = narrower(field.scope);
+    out_.push_back(std::move(field));
   }
 
   template <class S>

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/config/numerics_section.h"
 #include "engine/config/visit.h"
 
 namespace plumb {
@@ -52,18 +53,6 @@ void visit(V& v, ModelSection& c) {
   v.field("config", c.config, "shape of a randomly initialised model: a YAML file, or a name of configs/models");
   v.field("init_seed", c.init_seed, "seed of the random initialisation");
   v.field("tokenizer", c.tokenizer, "folder with tokenizer.json; empty: the model folder's, or the task's characters");
-}
-
-struct NumericsSection {
-  std::string rollout = "fused";
-  std::string update;
-  std::string reference;
-};
-template <class V>
-void visit(V& v, NumericsSection& c) {
-  v.field("rollout", c.rollout, "rounding preset of the sampler: fused, hf_eager, vllm_cpu_compiled, fp32");
-  v.field("update", c.update, "rounding preset of the trainer; empty: the rollout's, and then the two agree bit for bit");
-  v.field("reference", c.reference, "rounding preset of the reference model; empty: the update's");
 }
 
 enum class LrSchedule { constant, linear, cosine };

@@ -7,8 +7,8 @@
 //   }
 //
 // A visitor has  field(name, value&, doc, scope)  for scalars, enums, optionals and lists, and  section(name, struct&, doc, scope)
-// for nested structs; scope may be left out. Enumerations name their values with
-// constexpr auto enum_names(E) -> std::array<std::pair<E, const char*>, N>.
+// for nested structs; scope may be left out.  custom(ConfigField)  is for what neither fits (numerics_section.h). Enumerations name their
+// values with constexpr auto enum_names(E) -> std::array<std::pair<E, const char*>, N>.
 #pragma once
 
 namespace plumb {

@@ -24,6 +24,8 @@ std::size_t terminal_columns(int fd) {
 
 }  // namespace
 
+bool has_colours(int fd) { return ::isatty(fd) == 1 && !environment_is("TERM", "dumb") && !environment_is("NO_COLOR", ""); }
+
 std::string format_duration(double seconds) {
   const auto s = std::int64_t(std::llround(std::max(0.0, seconds)));
   if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s % 3600 / 60);
@@ -53,7 +55,7 @@ Progress::Progress(int fd, bool quiet, std::int64_t total_steps)
     : fd_(fd),
       quiet_(quiet),
       terminal_(::isatty(fd) == 1 && !environment_is("TERM", "dumb")),
-      colour_(terminal_ && !environment_is("NO_COLOR", "")),
+      colour_(has_colours(fd)),
       total_(total_steps),
       last_(std::chrono::steady_clock::now()) {}
 

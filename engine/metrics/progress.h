@@ -8,6 +8,9 @@
 
 namespace plumb {
 
+/// A terminal that shows colour: not when NO_COLOR is set or TERM is dumb.
+bool has_colours(int fd);
+
 /// "1h02m", "3m20s", "45s".
 std::string format_duration(double seconds);
 

@@ -118,6 +118,11 @@ void RunLog::truncate_after(std::int64_t step) {
   state_->start_events();
 }
 
+void RunLog::set_numerics(std::uint64_t rollout, std::uint64_t update) {
+  state_->options.rollout_numerics = rollout;
+  state_->options.update_numerics = update;
+}
+
 void RunLog::step(std::int64_t step, const MetricSet& metrics) {
   const RunLogOptions& o = state_->options;
   nlohmann::ordered_json line = {{"step", step},

@@ -33,6 +33,8 @@ class RunLog {
 
   /// Drops what was logged for steps beyond `step` (and a torn last line): call before continuing a run from a checkpoint.
   void truncate_after(std::int64_t step);
+  /// The hashes that lines carry from now on.
+  void set_numerics(std::uint64_t rollout, std::uint64_t update);
   /// One line of metrics.jsonl, the scalars of TensorBoard, the status line. The status line shows, where present:
   /// reward/mean or the loss, mismatch/abs_logp_diff_mean, time/tokens_per_s, time/peak_percent.
   void step(std::int64_t step, const MetricSet& metrics);

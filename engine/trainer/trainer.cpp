@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 #include "engine/trainer/optimizer.h"
 #include "kernels/adamw/adamw.h"
@@ -11,12 +12,14 @@
 namespace plumb {
 
 struct Trainer::State {
-  State(const ModelConfig& model, const Numerics& numerics, const ExecutionConfig& execution, const OptimizerConfig& optimizer_config,
-        std::int64_t max_sequence)
+  State(const ModelConfig& model, const Numerics& numerics, const ExecutionConfig& execution_config,
+        const OptimizerConfig& optimizer_config, std::int64_t longest)
       : optimizer(checked(optimizer_config)),
-        scorer(model, numerics, execution, max_sequence, true),
+        execution(execution_config),
+        max_sequence(longest),
         weights(model, numerics.compute),
         tied_head(tied_head_gradient_bytes(model)) {
+    scorer.emplace(model, numerics, execution, max_sequence, true);
     for (Buffer* b : {&state.master, &state.m, &state.v, &flat_gradient}) *b = Buffer(flat_bytes());
     set_frozen();
   }
@@ -39,7 +42,7 @@ struct Trainer::State {
 
   void finish(Context& ctx) {
     if (finished) return;
-    finish_gradients(ctx, parameters(), model(), scorer.numerics(), gradients);
+    finish_gradients(ctx, parameters(), model(), scorer->numerics(), gradients);
     finished = true;
   }
 
@@ -85,7 +88,9 @@ struct Trainer::State {
   static float* at(const Buffer& buffer, const FlatRange& range) { return static_cast<float*>(buffer.data()) + range.first; }
 
   OptimizerConfig optimizer;
-  Scorer scorer;
+  ExecutionConfig execution;
+  std::int64_t max_sequence;
+  std::optional<Scorer> scorer;  // always there but while its numerics change
   Weights weights;
   TrainerState state;
   Buffer flat_gradient;  // (flat_size) f32
@@ -102,9 +107,14 @@ Trainer::~Trainer() = default;
 
 const ModelConfig& Trainer::model_config() const { return impl_->model(); }
 const ParameterList& Trainer::parameters() const { return impl_->parameters(); }
-const Numerics& Trainer::numerics() const { return impl_->scorer.numerics(); }
+const Numerics& Trainer::numerics() const { return impl_->scorer->numerics(); }
 Weights& Trainer::weights() { return impl_->weights; }
 TrainerState& Trainer::state() { return impl_->state; }
+void Trainer::set_numerics(const Numerics& numerics) {
+  State& s = *impl_;
+  require(numerics.compute == this->numerics().compute, "internal: a trainer's compute dtype does not change");
+  s.scorer.emplace(s.model(), numerics, s.execution, s.max_sequence, true);
+}
 void Trainer::refresh_weights(Context& ctx) { set_weights(ctx, impl_->weights, impl_->state.master); }
 
 void Trainer::reset_optimizer(const OptimizerConfig& config) {
@@ -118,12 +128,12 @@ void Trainer::reset_optimizer(const OptimizerConfig& config) {
 }
 
 TokenScores Trainer::score(Context& ctx, const Weights& weights, std::span<const TrainSequence> sequences, float temperature, Mat logits) {
-  return impl_->scorer.score(ctx, weights, sequences, temperature, logits);
+  return impl_->scorer->score(ctx, weights, sequences, temperature, logits);
 }
 
 void Trainer::accumulate(Context& ctx, std::span<const TrainSequence> sequences, float temperature, const TokenObjective& objective) {
   require(!impl_->finished, "internal: gradients were read; step() or clear_gradients() comes before more are accumulated");
-  impl_->scorer.accumulate(ctx, impl_->weights, sequences, temperature, objective, impl_->gradients);
+  impl_->scorer->accumulate(ctx, impl_->weights, sequences, temperature, objective, impl_->gradients);
 }
 
 const float* Trainer::gradients(Context& ctx) {
@@ -170,7 +180,7 @@ StepResult Trainer::step(Context& ctx) {
 
 std::size_t Trainer::memory_bytes() const {
   const State& s = *impl_;
-  return s.scorer.memory_bytes() + s.weights.memory_bytes() + s.state.master.size() + s.state.m.size() + s.state.v.size() +
+  return s.scorer->memory_bytes() + s.weights.memory_bytes() + s.state.master.size() + s.state.m.size() + s.state.v.size() +
          s.flat_gradient.size() + s.tied_head.size();
 }
 

@@ -61,6 +61,8 @@ class Trainer {
   const ModelConfig& model_config() const;
   const ParameterList& parameters() const;
   const Numerics& numerics() const;
+  /// From now on, between steps: other sites, the same compute dtype. Weights, moments and counts stay.
+  void set_numerics(const Numerics&);
   Weights& weights();
   TrainerState& state();
   /// After state() was written (initialisation, load): recomputes the weights' compute copy.

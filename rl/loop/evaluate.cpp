@@ -101,7 +101,7 @@ EvalReport run_evaluation(const RunConfig& config, const std::filesystem::path& 
   check_held_out(config, *task);
   const ModelSetup setup = set_up_model(config, *task, folder);
   if (task->size(Split::held_out) == 0) check_alphabet(setup.tokenizer, *task, config.task.name);
-  const Numerics numerics = set_up_numerics(config.numerics).rollout;
+  const Numerics numerics = set_up_numerics(config.numerics, 0).rollout;
   const auto ctx = make_context(config.execution);
   Weights weights(setup.model, numerics.compute);
   Buffer flat(std::size_t(weights.parameters().flat_size()) * sizeof(float));

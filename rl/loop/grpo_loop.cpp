@@ -155,7 +155,9 @@ int run_grpo(TrainingRun& run) {
   }
   GrpoLoop loop(run);
   for (std::int64_t number = run.state.steps + 1; number <= run.config.run.steps; ++number) {
-    if (interrupt_requested() || !loop.step(number)) return kInterrupted;
+    if (interrupt_requested()) return kInterrupted;
+    run.begin_step(number);
+    if (!loop.step(number)) return kInterrupted;
     run.evaluate_if_due(number, loop.metrics());
     run.output.step(number, loop.metrics());
     run.save_if_due(number, loop.metrics());

@@ -16,7 +16,7 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
     : config(c),
       task(make_task(c.task, c.run.seed)),
       setup(set_up_model(c, *task)),
-      numerics(set_up_numerics(c.numerics)),
+      numerics(set_up_numerics(c.numerics, 0)),
       ctx(make_context(c.execution)),
       problems(*task, c.run.seed),
       output(c, options, numerics),
@@ -33,14 +33,38 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
   if (!sft && c.grpo.kl != KlEstimator::none) {
     reference = std::make_unique<Reference>(c, setup.model, numerics.reference, longest);
   }
-  const bool samples = !sft && !recorded;
-  if (samples || evaluates(c)) {
-    const std::int64_t answers = samples ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 1;
-    const std::int64_t held_out = evaluates(c) ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 1;
-    sampler = make_sampler(c, setup, numerics.rollout, task_lengths(c, setup, *task), std::max(answers, held_out));
-  }
+  sampler = new_sampler();
   if (!options.resume || !resume(options.fresh_optimizer)) start();
+  begin_step(state.steps);  // a run resumed behind a change of the schedule
   refresh_rollout_weights();
+}
+
+/// Null when nothing is sampled.
+std::unique_ptr<Sampler> TrainingRun::new_sampler() const {
+  const bool samples = config.run.algorithm != Algorithm::sft && !recorded;
+  if (!samples && !evaluates(config)) return nullptr;
+  const std::int64_t answers = samples ? std::int64_t(config.rollout.prompts) * config.rollout.samples : 1;
+  const std::int64_t held_out = evaluates(config) ? std::int64_t(config.eval.problems) * std::max(config.eval.k, 1) : 1;
+  return make_sampler(config, setup, numerics.rollout, task_lengths(config, setup, *task), std::max(answers, held_out));
+}
+
+void TrainingRun::begin_step(std::int64_t number) {
+  if (config.numerics.schedule.empty()) return;
+  const NumericsSetup next = set_up_numerics(config.numerics, number);
+  const bool rollout = next.rollout != numerics.rollout;
+  const bool update = next.update != numerics.update;
+  const bool other_reference = next.reference != numerics.reference;
+  numerics = next;
+  if (!rollout && !update && !other_reference) return;
+  output.set_numerics(numerics);
+  if (update) trainer->set_numerics(numerics.update);
+  if (other_reference && reference) reference->set_numerics(numerics.reference);
+  if (rollout && sampler) {
+    sampler.reset();
+    sampler = new_sampler();
+  }
+  output.message(fmt::format("step {}: numerics are now {:016x} (rollout), {:016x} (update)", number, numerics.rollout.hash(),
+                             numerics.update.hash()));
 }
 
 std::int64_t longest_sequence(const RunConfig& config, const ModelSetup& setup, const Task& task, const SftSource* sft,
@@ -140,6 +164,7 @@ void TrainingRun::save_if_due(std::int64_t step, const MetricSet& metrics) {
 void TrainingRun::save_interrupted() {
   Reference* frozen = state.steps > 0 ? reference.get() : nullptr;
   output.message(fmt::format("interrupted after step {}", state.steps));
+  output.set_numerics(set_up_numerics(config.numerics, state.steps));  // not those of the step that was given up
   output.save(state.steps, state, *trainer, frozen, setup.tokenizer, std::nullopt);
 }
 

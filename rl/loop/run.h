@@ -22,6 +22,8 @@ class TrainingRun {
   /// Builds everything that the configuration asks for and starts it: from the model's parameters, or from a checkpoint.
   TrainingRun(const RunConfig&, const TrainOptions&);
 
+  /// Before step `number` computes anything: what numerics.schedule says of it. Sides that change are built anew; nothing else does.
+  void begin_step(std::int64_t number);
   /// Held-out evaluation into `metrics` when this step (0: before the first) is one for it. An interruption waits for its end,
   /// so that the line of this step is whole.
   void evaluate_if_due(std::int64_t step, MetricSet& metrics);
@@ -68,6 +70,7 @@ class TrainingRun {
   const OptimizerConfig& main_optimizer() const { return config.run.algorithm == Algorithm::sft ? config.sft.optimizer : config.optimizer; }
   void start();
   bool resume(bool fresh_optimizer);
+  std::unique_ptr<Sampler> new_sampler() const;
   EvalReport evaluate_now();
   void message_resumed(const std::string& checkpoint, bool fresh_optimizer);
   std::optional<double> best_metric(const MetricSet&) const;

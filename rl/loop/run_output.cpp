@@ -31,17 +31,24 @@ nlohmann::ordered_json sample_json(const RolloutBatch& batch, const Rollout& r, 
 
 RunOutput::RunOutput(const RunConfig& config, const TrainOptions& options, const NumericsSetup& numerics) : config_(config) {
   if (options.folder.empty()) return;
-  const std::uint64_t hash = config_hash(config);
-  log_ = std::make_unique<RunLog>(options.folder, RunLogOptions{.config_hash = hash,
-                                                                .rollout_numerics = numerics.rollout.hash(),
-                                                                .update_numerics = numerics.update.hash(),
-                                                                .tensorboard = config.logging.tensorboard,
-                                                                .quiet = options.quiet,
-                                                                .total_steps = config.run.steps});
-  checkpoints_ = std::make_unique<CheckpointStore>(
+  config_hash_ = config_hash(config);
+  log_ = std::make_unique<RunLog>(
       options.folder,
-      CheckpointIdentity{.config_hash = hash, .rollout_numerics = numerics.rollout.hash(), .update_numerics = numerics.update.hash()},
-      config.checkpoint);
+      RunLogOptions{
+          .config_hash = config_hash_, .tensorboard = config.logging.tensorboard, .quiet = options.quiet, .total_steps = config.run.steps});
+  checkpoints_ = std::make_unique<CheckpointStore>(options.folder, CheckpointIdentity{}, config.checkpoint);
+  set_numerics(numerics);
+}
+
+void RunOutput::set_numerics(const NumericsSetup& numerics) {
+  if (!log_) return;
+  const CheckpointIdentity identity{.config_hash = config_hash_,
+                                    .rollout_numerics = numerics.rollout.hash(),
+                                    .update_numerics = numerics.update.hash(),
+                                    .rollout_resolved = numerics.rollout.describe(),
+                                    .update_resolved = numerics.update.describe()};
+  log_->set_numerics(identity.rollout_numerics, identity.update_numerics);
+  checkpoints_->set_identity(identity);
 }
 
 void RunOutput::step(std::int64_t step, const MetricSet& metrics) {

@@ -19,6 +19,8 @@ class RunOutput {
  public:
   RunOutput(const RunConfig&, const TrainOptions&, const NumericsSetup&);
 
+  /// What metrics and checkpoints say of both sides from now on.
+  void set_numerics(const NumericsSetup&);
   void step(std::int64_t step, const MetricSet& metrics);
   void message(const std::string& text);
   /// The first `logging.samples` answers of the step, when it is one to show.
@@ -34,6 +36,7 @@ class RunOutput {
 
  private:
   const RunConfig& config_;
+  std::uint64_t config_hash_ = 0;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::optional<std::int64_t> saved_;  // step of the last save

@@ -84,10 +84,10 @@ bool evaluates(const RunConfig& c) {
   return c.eval.problems > 0 && (!from_file || c.eval.every > 0);
 }
 
-NumericsSetup set_up_numerics(const NumericsSection& section) {
-  const std::string& update = section.update.empty() ? section.rollout : section.update;
-  const std::string& reference = section.reference.empty() ? update : section.reference;
-  NumericsSetup s{.rollout = preset(section.rollout), .update = preset(update), .reference = preset(reference)};
+NumericsSetup set_up_numerics(const NumericsSection& section, std::int64_t step) {
+  NumericsSetup s{.rollout = resolve_numerics(section, NumericsSide::rollout, step),
+                  .update = resolve_numerics(section, NumericsSide::update, step),
+                  .reference = resolve_numerics(section, NumericsSide::reference, step)};
   // A sampler knows no sequence's end: a trainer that is to have its bits must not know it either.
   const bool one = s.update == s.rollout;
   s.rollout.reductions = without_sequence_end(s.rollout.reductions);
@@ -162,8 +162,14 @@ void RolloutWeights::refresh(Context& ctx) {
 }
 
 Reference::Reference(const RunConfig& config, const ModelConfig& model, const Numerics& numerics, std::int64_t max_sequence)
-    : scorer_(model, numerics, config.execution, max_sequence), weights_(model, numerics.compute) {
+    : execution_(config.execution), max_sequence_(max_sequence), weights_(model, numerics.compute) {
+  scorer_.emplace(model, numerics, execution_, max_sequence);
   state_.master = Buffer(std::size_t(weights_.parameters().flat_size()) * sizeof(float));
+}
+
+void Reference::set_numerics(const Numerics& numerics) {
+  const ModelConfig model = scorer_->model_config();
+  scorer_.emplace(model, numerics, execution_, max_sequence_);
 }
 
 void Reference::freeze(Context& ctx, Trainer& trainer) {
@@ -174,7 +180,7 @@ void Reference::freeze(Context& ctx, Trainer& trainer) {
 void Reference::refresh(Context& ctx) { set_weights(ctx, weights_, state_.master); }
 
 TokenScores Reference::score(Context& ctx, std::span<const TrainSequence> sequences, float temperature) {
-  return scorer_.score(ctx, weights_, sequences, temperature);
+  return scorer_->score(ctx, weights_, sequences, temperature);
 }
 
 }  // namespace plumb

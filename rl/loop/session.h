@@ -38,7 +38,8 @@ struct NumericsSetup {
   Numerics update;
   Numerics reference;
 };
-NumericsSetup set_up_numerics(const NumericsSection&);
+/// What each side computes at a step (1-based; 0: before the first).
+NumericsSetup set_up_numerics(const NumericsSection&, std::int64_t step);
 
 /// The context that execution.threads and execution.isa ask for. Throws UsageError when this machine lacks the ISA.
 std::unique_ptr<Context> make_context(const ExecutionConfig&);
@@ -78,6 +79,8 @@ class RolloutWeights {
 class Reference {
  public:
   Reference(const RunConfig&, const ModelConfig&, const Numerics&, std::int64_t max_sequence);
+  /// From now on: other sites, the same compute dtype.
+  void set_numerics(const Numerics&);
   ReferenceState& state() { return state_; }
   /// Takes the trainer's weights as they are now.
   void freeze(Context&, Trainer&);
@@ -86,7 +89,9 @@ class Reference {
   TokenScores score(Context&, std::span<const TrainSequence>, float temperature);
 
  private:
-  Scorer scorer_;
+  ExecutionConfig execution_;
+  std::int64_t max_sequence_;
+  std::optional<Scorer> scorer_;  // always there but while its numerics change
   Weights weights_;
   ReferenceState state_;
 };

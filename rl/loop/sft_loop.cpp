@@ -103,6 +103,7 @@ int run_sft(TrainingRun& run) {
   while (run.state.steps < run.config.run.steps) {
     if (interrupt_requested()) return kInterrupted;
     const std::int64_t step = run.state.steps + 1;
+    run.begin_step(step);
     MetricSet metrics = logged_step(run, run.config.sft, step, "");
     run.state.steps = step;
     run.evaluate_if_due(step, metrics);

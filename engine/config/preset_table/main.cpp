@@ -68,7 +68,7 @@ PresetFile read_preset(const std::filesystem::path& path) {
   p.stack = take_text(document, "stack", file);
   p.summary = take_text(document, "summary", file);
   p.numerics.preset = p.name;
-  apply_numerics(document, p.numerics, &p.facts);
+  p.facts = apply_numerics(document, p.numerics, FactForm::with_source);
   check_complete(p, file);
   return p;
 }

@@ -1,0 +1,127 @@
+// What the two sides' numerics do to a run: aligned sides agree to the last bit, other orders of summation do not, and a schedule of
+// alignments depends on the step alone.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/config/config.h"
+#include "model/files/files.h"
+#include "rl/loop/train.h"
+
+namespace plumb {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SidesOfARun : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("plumb_numerics_test_" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    write_file(folder_ / "model.yaml",
+               "{family: qwen3, hidden_size: 24, intermediate_size: 40, layers: 3, heads: 2, kv_heads: 1, head_dim: 12, max_positions: 32, "
+               "tied: true}");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path run(const std::string& name, const std::string& numerics, int steps, bool resume = false) const {
+    const auto config = parse_config<RunConfig>(
+        "{}", "test",
+        {"run.steps=" + std::to_string(steps), "run.seed=3", "model.config=" + (folder_ / "model.yaml").string(), "task.digits=1",
+         "rollout.prompts=4", "rollout.samples=4", "sampling.max_new_tokens=4", "sampling.temperature=0.9", "optimizer.lr=0.01",
+         "eval.problems=0", "checkpoint.save_every=0", "logging.tensorboard=false", "execution.threads=2", "numerics=" + numerics});
+    const fs::path out = folder_ / name;
+    fs::create_directories(out);
+    EXPECT_EQ(run_training(config, {.folder = out, .resume = resume, .quiet = true}), 0);
+    return out;
+  }
+
+  static std::vector<nlohmann::json> metrics(const fs::path& out) {
+    std::vector<nlohmann::json> rows;
+    std::ifstream file(out / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      auto row = nlohmann::json::parse(line);
+      if (row.contains("mismatch/bitwise_equal_frac")) rows.push_back(row);
+    }
+    return rows;
+  }
+  static bool aligned(const nlohmann::json& row) {
+    const bool bits = row.at("mismatch/bitwise_equal_frac").get<double>() == 1;
+    EXPECT_EQ(row.at("mismatch/abs_logp_diff_mean").get<double>() == 0, bits);
+    return bits;
+  }
+
+  fs::path folder_;
+};
+
+// Reductions are part of a preset: alignment leaves them alone, so here they are set equal.
+const std::string kOrders =
+    "reductions: {matmul: natural, row_sum: lanes16, attention_qk: pair_swapped, attention_pv: pair_swapped, attention_sum: lanes16, "
+    "attention_exp: exact}";
+
+TEST_F(SidesOfARun, AllAlignedWithEqualReductionsIsExactlyZero) {
+  const std::pair<std::string, std::string> pairs[] = {{"vllm_cpu_compiled", "hf_eager"},
+                                                       {"hf_eager", "fused"},
+                                                       {"hf_compiled", "hf_autocast_fp32params"},
+                                                       {"hf_autocast_fp32params", "vllm_compiled"}};
+  int i = 0;
+  for (const auto& [rollout, update] : pairs) {
+    const std::string start = "{rollout: {preset: " + rollout + ", " + kOrders + "}, update: {preset: " + update + ", " + kOrders;
+    for (const auto& row : metrics(run("all" + std::to_string(i), start + ", align: [all]}}", 3))) EXPECT_TRUE(aligned(row)) << rollout;
+    for (const auto& row : metrics(run("apart" + std::to_string(i), start + "}}", 1))) EXPECT_FALSE(aligned(row)) << rollout;
+    ++i;
+  }
+}
+
+TEST_F(SidesOfARun, TheRolloutSideCanAlignToTheUpdateSide) {
+  const std::string start =
+      "{update: {preset: hf_eager, " + kOrders + "}, rollout: {preset: vllm_cpu_compiled, align: [all], " + kOrders + "}}";
+  for (const auto& row : metrics(run("back", start, 2))) EXPECT_TRUE(aligned(row));
+}
+
+TEST_F(SidesOfARun, AnotherOrderOfSummationIsAMismatchOfItsOwn) {
+  for (const char* split : {"chains_2", "chains_4"}) {
+    const auto rows = metrics(run(split, std::string("{rollout: fused, update: {preset: fused, reductions: {matmul: ") + split + "}}}", 2));
+    ASSERT_EQ(rows.size(), 2u);
+    for (const auto& row : rows) EXPECT_FALSE(aligned(row)) << split;
+  }
+}
+
+TEST_F(SidesOfARun, AScheduleAlignsAndResumesExactly) {
+  const std::string numerics = "{rollout: {preset: vllm_cpu_compiled, " + kOrders + "}, update: {preset: hf_eager, " + kOrders +
+                               "}, schedule: [{step: 3, side: update, align: [all]}, {step: 4, side: update, align: []}, "
+                               "{step: 5, side: rollout, align: [all]}]}";
+  const fs::path whole = run("whole", numerics, 6);
+  const auto rows = metrics(whole);
+  ASSERT_EQ(rows.size(), 6u);
+  for (int step = 1; step <= 6; ++step) EXPECT_EQ(aligned(rows[std::size_t(step - 1)]), step == 3 || step >= 5) << step;
+  EXPECT_EQ(rows[0].at("numerics"), rows[1].at("numerics"));
+  EXPECT_EQ(rows[0].at("numerics"), rows[3].at("numerics"));
+  EXPECT_NE(rows[1].at("numerics").at("update"), rows[2].at("numerics").at("update"));
+  EXPECT_NE(rows[3].at("numerics").at("rollout"), rows[4].at("numerics").at("rollout"));
+  for (int first = 2; first <= 5; ++first) {
+    const std::string name = "parts" + std::to_string(first);
+    run(name, numerics, first);
+    const fs::path parts = run(name, numerics, 6, true);
+    for (const char* file : {"model/model.safetensors", "optimizer.safetensors", "manifest.json"}) {
+      EXPECT_TRUE(read_file(whole / "latest" / file) == read_file(parts / "latest" / file)) << first << " " << file;
+    }
+    const auto again = metrics(parts);
+    ASSERT_EQ(again.size(), rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      for (const auto& [key, value] : rows[i].items()) {
+        if (key.starts_with("time/")) continue;
+        EXPECT_EQ(again[i].at(key), value) << first << " " << key;
+      }
+    }
+  }
+  const auto manifest = nlohmann::json::parse(read_file(whole / "latest/manifest.json"));
+  EXPECT_EQ(manifest.at("numerics").at("rollout"), rows[5].at("numerics").at("rollout"));
+  EXPECT_GT(manifest.at("numerics").at("resolved").at("update").size(), 40u);
+}
+
+}  // namespace
+}  // namespace plumb
