@@ -295,8 +295,13 @@ TEST(Progress, TerminalsGetOneLineThatRedraws) {
       progress.step(1, metrics_of(1));
       progress.step(2, metrics_of(2));
     }
-    std::string text(4096, 0);
-    text.resize(std::size_t(std::max<ssize_t>(::read(master, text.data(), text.size()), 0)));
+    std::string text;  // what the terminal passes on may come in pieces: the line ends it
+    while (text.find('\n') == std::string::npos) {
+      char piece[4096];
+      const ssize_t n = ::read(master, piece, sizeof piece);
+      if (n <= 0) break;
+      text.append(piece, std::size_t(n));
+    }
     return text;
   };
   const std::string coloured = text_with(nullptr), plain = text_with("1");

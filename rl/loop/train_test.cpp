@@ -158,13 +158,13 @@ TEST_F(Training, AWarmStartEndsAtItsReward) {
 }
 
 TEST_F(Training, EvaluationOfASavedModelEqualsTheRunsOwn) {
-  const RunConfig c = config({"eval.problems=16", "eval.every=3", "eval.k=4"});
+  const RunConfig c = config({"eval.problems=8", "eval.every=3", "eval.k=4"});
   const fs::path out = run("saved", c);
   const EvalReport report = run_evaluation(c, out / "latest/model");
   const auto last = metrics(out).back();
   const MetricSet figures = metrics_of(report);
   for (const auto& [name, metric] : figures.all()) EXPECT_EQ(last.at(name), metric.value()) << name;
-  EXPECT_EQ(report.problems, 16);
+  EXPECT_EQ(report.problems, 8);
   EXPECT_EQ(report.pass_at_k.size(), 4u);
 }
 
