@@ -193,13 +193,13 @@ Activations QwenState::block(int layer, std::int64_t rows) const {
   return a;
 }
 
-Qwen::Qwen(const ModelConfig& config, const Numerics& numerics, const ModelExecution& execution, std::int64_t max_rows,
-           std::int64_t max_positions, bool training)
-    : state_(std::make_unique<QwenState>()) {
+std::unique_ptr<QwenState> make_qwen_state(const ModelConfig& config, const Numerics& numerics, const ModelExecution& execution,
+                                           std::int64_t max_rows, std::int64_t max_positions, bool training) {
+  auto state = std::make_unique<QwenState>();
   validate(config);
   check_supported(numerics);
   require(max_rows >= 1 && max_positions >= 1, "internal: a model for no rows or no positions");
-  QwenState& s = *state_;
+  QwenState& s = *state;
   s.config = config;
   s.numerics = numerics;
   s.execution = execution;
@@ -212,7 +212,12 @@ Qwen::Qwen(const ModelConfig& config, const Numerics& numerics, const ModelExecu
   s.memory = Buffer(measure.peak());
   Arena arena(s.memory);
   s.work = plan_work(arena, config, numerics, execution, max_rows, training);
+  return state;
 }
+
+Qwen::Qwen(const ModelConfig& config, const Numerics& numerics, const ModelExecution& execution, std::int64_t max_rows,
+           std::int64_t max_positions, bool training)
+    : state_(make_qwen_state(config, numerics, execution, max_rows, max_positions, training)) {}
 
 Qwen::~Qwen() = default;
 

@@ -190,6 +190,15 @@ void block_forward(const QwenRun& run, int layer, const Activations& a, bool out
   if (output) linear(run, a.activated, Role::down, Role::down_bias, layer, a.delta_out);
 }
 
+void final_norm_forward(const QwenRun& run, const Activations& last) {
+  const Work& w = run.state.work;
+  const auto rows = [&](const Mat& m) { return m ? m.slice_rows(0, run.batch.rows) : m; };
+  add_norm(run,
+           {last.delta_out, last.post_stream, run.weights.mat(Role::final_norm), rows(w.final_stream), rows(w.final_sum), w.final_rstd,
+            rows(w.hidden)},
+           run.state.final_sites());
+}
+
 ConstMat Qwen::forward(Context& ctx, const Weights& weights, const Batch& batch, KvCache* cache, bool save) {
   const QwenRun run{ctx, *state_, weights, batch, cache};
   check_batch(run, save);
@@ -204,13 +213,9 @@ ConstMat Qwen::forward(Context& ctx, const Weights& weights, const Batch& batch,
     a = s.block(layer, batch.rows);
     block_forward(run, layer, a, true);
   }
-  const Mat hidden = rows(s.work.hidden);
-  add_norm(run,
-           {a.delta_out, a.post_stream, weights.mat(Role::final_norm), rows(s.work.final_stream), rows(s.work.final_sum), s.work.final_rstd,
-            hidden},
-           s.final_sites());
+  final_norm_forward(run, a);
   s.saved_rows = save ? batch.rows : -1;
-  return hidden;
+  return rows(s.work.hidden);
 }
 
 }  // namespace plumb

@@ -1,5 +1,6 @@
 // Inside of Qwen: the work memory, planned once, and what a forward and its backward share. Not for other rooms.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "model/qwen.h"
@@ -90,8 +91,15 @@ bool norm_reads_stored(Sites);
 /// Runs the allocations of a Qwen on an arena; a measuring arena gives the size.
 Work plan_work(Arena&, const ModelConfig&, const Numerics&, const ModelExecution&, std::int64_t max_rows, bool training);
 
+/// Checks the arguments and allocates everything, as Qwen's constructor says.
+std::unique_ptr<QwenState> make_qwen_state(const ModelConfig&, const Numerics&, const ModelExecution&, std::int64_t max_rows,
+                                           std::int64_t max_positions, bool training);
+
 /// One block. Without `output` it stops before the down projection (what a recomputing backward needs).
 void block_forward(const QwenRun&, int layer, const Activations&, bool output);
+
+/// The norm behind the last block, whose activations are handed in; writes Work::hidden.
+void final_norm_forward(const QwenRun&, const Activations& last);
 
 /// Calls f(first, count) for every run of rows that belongs to no sequence (pad rows), in order.
 template <class F>

@@ -74,9 +74,9 @@ int parse_and_run(int argc, const char* const* argv) {
       "Start here:\n  plumb train configs/runs/addition-grpo.yaml --out runs/a\n  plumb eval --model runs/a/latest/model "
       "configs/runs/addition-grpo.yaml\n\nplumb SUBCOMMAND --help explains each with examples.\nExit codes: 0 done, 1 failed, 2 wrong use, "
       "130 interrupted.");
-  const std::vector<Command> commands = {add_train_command(app), add_eval_command(app),    add_sample_command(app),
-                                         add_score_command(app), add_config_command(app),  add_inspect_command(app),
-                                         add_bench_command(app), add_numerics_command(app)};
+  const std::vector<Command> commands = {add_train_command(app), add_eval_command(app),     add_sample_command(app),
+                                         add_score_command(app), add_config_command(app),   add_inspect_command(app),
+                                         add_bench_command(app), add_numerics_command(app), add_drift_command(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {

@@ -18,6 +18,7 @@ Command add_config_command(CLI::App&);
 Command add_inspect_command(CLI::App&);
 Command add_bench_command(CLI::App&);
 Command add_numerics_command(CLI::App&);
+Command add_drift_command(CLI::App&);
 
 /// Parses and runs. 0 done, 1 failed, 2 wrong use, 130 interrupted; errors are one line on standard error.
 int run_command_line(int argc, const char* const* argv);
