@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/config/key_errors.h"
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
 #include "model/files/files.h"
@@ -95,14 +96,7 @@ void apply(const ConfigSection& section, const ConfigNode& node, const std::stri
       field->set(entry.value);
       continue;
     }
-    try {
-      field->set(entry.value);
-    } catch (const UsageError& error) {
-      // "file:line: found ..." becomes "file:line: optimizer.lr: found ..."
-      const std::string what = error.what();
-      const auto at = what.find(": found ");
-      throw UsageError(at == std::string::npos ? what : what.substr(0, at) + ": " + key + what.substr(at));
-    }
+    with_key_in_errors(key, [&] { field->set(entry.value); });
   }
 }
 

@@ -7,9 +7,11 @@
 #include <functional>
 #include <optional>
 
+#include "engine/config/key_errors.h"
 #include "engine/config/schema.h"
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
+#include "kernels/numerics/fields.h"
 #include "model/files/files.h"
 
 namespace plumb {
@@ -38,10 +40,6 @@ const std::vector<std::string_view> kTopKeys = {
     "compute",  "mantissa_bits", "every_site",     "layers",    "input_norm", "post_attention_norm", "final_norm", "head", "softmax",
     "scale_at", "merged_qkv",    "merged_gate_up", "one_graph", "backward",   "reductions"};
 
-bool is_norm_site(Site s) {
-  return s == Site::resid_store || s == Site::resid_sum_to_var || s == Site::resid_sum_to_scale || s == Site::norm_xhat ||
-         s == Site::norm_out;
-}
 bool belongs_to_no_layer(Site s) { return s == Site::embedding || s == Site::lm_head_logits || s == Site::logits_temperature; }
 
 std::vector<std::string_view> site_names() {
@@ -102,13 +100,7 @@ class Reader {
     }
     const ConfigNode& text = sourced_ ? node.items[0] : node;
     T out{};
-    try {
-      read_value(text, out);
-    } catch (const UsageError& error) {
-      const std::string what = error.what();
-      const auto at = what.find(": found ");
-      throw UsageError(at == std::string::npos ? what : what.substr(0, at) + ": " + key + what.substr(at));
-    }
+    with_key_in_errors(key, [&] { read_value(text, out); });
     facts_.push_back({.key = key, .value = text.text, .where = node.where});
     if (sourced_) {
       facts_.back().knowledge = node.items[1].text;
@@ -217,48 +209,36 @@ class Reader {
     const auto mode = [&](const ConfigNode& node, const Key& key) {
       return value<BackwardName>(node, key) == BackwardName::mirror ? BackwardMode::mirror : BackwardMode::fused;
     };
-    BackwardModes& b = n_.backward;
-    const std::pair<const char*, BackwardMode*> regions[] = {{"norm", &b.norm},           {"qk_norm", &b.qk_norm}, {"rope", &b.rope},
-                                                             {"attention", &b.attention}, {"swiglu", &b.swiglu},   {"linear", &b.linear},
-                                                             {"embedding", &b.embedding}};
     if (e.value.kind != Kind::map) {
       const BackwardMode all = mode(e.value, "backward");
-      for (const auto& [_, m] : regions) *m = all;
+      for_each_backward_mode([&](const char*, auto member) { n_.backward.*member = all; });
       return;
     }
     for (const ConfigNode::Entry& inner : e.value.entries) {
-      const auto it = std::find_if(std::begin(regions), std::end(regions), [&](const auto& r) { return inner.key == r.first; });
-      if (it == std::end(regions)) unknown(inner, "backward", {"norm", "qk_norm", "rope", "attention", "swiglu", "linear", "embedding"});
-      *it->second = mode(inner.value, "backward." + inner.key);
+      bool known = false;
+      std::vector<std::string_view> names;
+      for_each_backward_mode([&](const char* name, auto member) {
+        names.emplace_back(name);
+        if (inner.key != name) return;
+        known = true;
+        n_.backward.*member = mode(inner.value, "backward." + inner.key);
+      });
+      if (!known) unknown(inner, "backward", names);
     }
   }
 
   void read_reductions(const ConfigNode::Entry& e) {
-    Reductions& r = n_.reductions;
-    for (const ConfigNode::Entry& i : entries(e.value, "reductions")) {
-      const Key key = "reductions." + i.key;
-      if (i.key == "matmul")
-        r.matmul = value<MatmulOrder>(i.value, key);
-      else if (i.key == "row_sum")
-        r.row_sum = value<RowSumOrder>(i.value, key);
-      else if (i.key == "attention_qk")
-        r.attention_qk = value<MatmulOrder>(i.value, key);
-      else if (i.key == "attention_pv")
-        r.attention_pv = value<MatmulOrder>(i.value, key);
-      else if (i.key == "attention_sum")
-        r.attention_sum = value<AttentionSum>(i.value, key);
-      else if (i.key == "attention_exp")
-        r.attention_exp = value<AttentionExp>(i.value, key);
-      else if (i.key == "attention_kv_tile")
-        r.attention_kv_tile = value<int>(i.value, key);
-      else if (i.key == "attention_kv_split")
-        r.attention_kv_split = value<int>(i.value, key);
-      else if (i.key == "shards")
-        r.shards = value<int>(i.value, key);
-      else
-        unknown(i, "reductions",
-                {"matmul", "row_sum", "attention_qk", "attention_pv", "attention_sum", "attention_exp", "attention_kv_tile",
-                 "attention_kv_split", "shards"});
+    for (const ConfigNode::Entry& inner : entries(e.value, "reductions")) {
+      bool known = false;
+      std::vector<std::string_view> names;
+      for_each_reduction([&](const char* name, auto member) {
+        names.emplace_back(name);
+        if (inner.key != name) return;
+        known = true;
+        auto& target = n_.reductions.*member;
+        target = value<std::remove_reference_t<decltype(target)>>(inner.value, "reductions." + inner.key);
+      });
+      if (!known) unknown(inner, "reductions", names);
     }
   }
 
@@ -342,24 +322,12 @@ KeyValues numerics_facts(const Numerics& n) {
   out.emplace_back("softmax", enum_name(n.softmax));
   out.emplace_back("scale_at", enum_name(n.scale_at));
   const BackwardModes& b = n.backward;
-  for (const auto& [region, mode] :
-       {std::pair{"norm", b.norm}, std::pair{"qk_norm", b.qk_norm}, std::pair{"rope", b.rope}, std::pair{"attention", b.attention},
-        std::pair{"swiglu", b.swiglu}, std::pair{"linear", b.linear}, std::pair{"embedding", b.embedding}}) {
-    out.emplace_back(fmt::format("backward.{}", region), enum_name(mode));
-  }
+  for_each_backward_mode([&](const char* name, auto member) { out.emplace_back(fmt::format("backward.{}", name), enum_name(b.*member)); });
   out.emplace_back("merged_qkv", flag_name(b.merged_qkv));
   out.emplace_back("merged_gate_up", flag_name(b.merged_gate_up));
   out.emplace_back("one_graph", flag_name(b.one_graph));
-  const Reductions& r = n.reductions;
-  out.emplace_back("reductions.matmul", enum_name(r.matmul));
-  out.emplace_back("reductions.row_sum", enum_name(r.row_sum));
-  out.emplace_back("reductions.attention_qk", enum_name(r.attention_qk));
-  out.emplace_back("reductions.attention_pv", enum_name(r.attention_pv));
-  out.emplace_back("reductions.attention_sum", enum_name(r.attention_sum));
-  out.emplace_back("reductions.attention_exp", enum_name(r.attention_exp));
-  out.emplace_back("reductions.attention_kv_tile", fmt::format("{}", r.attention_kv_tile));
-  out.emplace_back("reductions.attention_kv_split", fmt::format("{}", r.attention_kv_split));
-  out.emplace_back("reductions.shards", fmt::format("{}", r.shards));
+  for_each_reduction(
+      [&](const char* name, auto member) { out.emplace_back(fmt::format("reductions.{}", name), value_text(n.reductions.*member)); });
   for (const SiteOverride& o : n.overrides) out.emplace_back(override_key(o), site_value(o.rounded));
   return out;
 }

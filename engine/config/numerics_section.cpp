@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/config/key_errors.h"
 #include "engine/config/numerics_facts.h"
 #include "engine/config/schema.h"
 #include "kernels/core/error.h"
@@ -68,13 +69,7 @@ class Resolver {
 
 template <class T>
 void read_key(const ConfigNode& node, const std::string& key, T& value) {
-  try {
-    read_value(node, value);
-  } catch (const UsageError& error) {
-    const std::string what = error.what();
-    const auto at = what.find(": found ");
-    throw UsageError(at == std::string::npos ? what : what.substr(0, at) + ": " + key + what.substr(at));
-  }
+  with_key_in_errors(key, [&] { read_value(node, value); });
 }
 
 std::string read_preset(const ConfigNode& node, const std::string& key) {

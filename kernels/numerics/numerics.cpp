@@ -2,6 +2,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
+#include "kernels/numerics/fields.h"
 
 namespace plumb {
 
@@ -39,27 +40,12 @@ void describe_sites(const Numerics& n, std::string& out) {
 }
 
 void describe_reductions(const Reductions& r, std::string& out) {
-  const auto line = [&](const char* what, const std::string& value) { out += std::string("reduction.") + what + ": " + value + "\n"; };
-  line("matmul", enum_name(r.matmul));
-  line("row_sum", enum_name(r.row_sum));
-  line("attention_qk", enum_name(r.attention_qk));
-  line("attention_pv", enum_name(r.attention_pv));
-  line("attention_sum", enum_name(r.attention_sum));
-  line("attention_exp", enum_name(r.attention_exp));
-  line("attention_kv_tile", std::to_string(r.attention_kv_tile));
-  line("attention_kv_split", std::to_string(r.attention_kv_split));
-  line("shards", std::to_string(r.shards));
+  for_each_reduction([&](const char* name, auto member) { out += std::string("reduction.") + name + ": " + value_text(r.*member) + "\n"; });
 }
 
 void describe_backward(const BackwardModes& b, std::string& out) {
-  const auto line = [&](const char* what, BackwardMode m) { out += std::string("backward.") + what + ": " + enum_name(m) + "\n"; };
-  line("norm", b.norm);
-  line("qk_norm", b.qk_norm);
-  line("rope", b.rope);
-  line("attention", b.attention);
-  line("swiglu", b.swiglu);
-  line("linear", b.linear);
-  line("embedding", b.embedding);
+  for_each_backward_mode(
+      [&](const char* name, auto member) { out += std::string("backward.") + name + ": " + enum_name(b.*member) + "\n"; });
   out += std::string("backward.merged_qkv: ") + (b.merged_qkv ? "true" : "false") + "\n";
   out += std::string("backward.merged_gate_up: ") + (b.merged_gate_up ? "true" : "false") + "\n";
   out += std::string("backward.one_graph: ") + (b.one_graph ? "true" : "false") + "\n";

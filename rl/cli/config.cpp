@@ -25,12 +25,11 @@ int show(const ConfigArguments& a) {
     return 0;
   }
   const RunConfig config = read_run_config(a.config, a.sets);
+  const std::string derived = describe(estimate_run(config));  // what cannot run is told instead of printed
   if (a.json) {
-    (void)estimate_run(config);
     fmt::print("{}\n", config_json(config).dump(2));
     return 0;
   }
-  const std::string derived = describe(estimate_run(config));  // what cannot run is told instead of printed
   fmt::print("{}", print_config(config));
   fmt::print("\n# identity {}\n", hash_text(config_hash(config)));
   for (std::size_t begin = 0; begin < derived.size();) {

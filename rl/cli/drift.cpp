@@ -10,7 +10,7 @@
 #include "kernels/core/error.h"
 #include "model/files/files.h"
 #include "rl/cli/commands.h"
-#include "rl/cli/loaded_model.h"
+#include "rl/cli/options.h"
 #include "rl/drift/report.h"
 #include "rl/drift/tokens.h"
 #include "rl/loop/session.h"
@@ -50,8 +50,6 @@ void check(const DriftArguments& a) {
   refuse(a.explain && a.recorded.empty(), "--explain needs --recorded: it is the record that is explained");
   refuse(a.temperature <= 0, fmt::format("--temperature is {}; more than 0 is right", a.temperature));
   refuse(a.max_tokens < 0, fmt::format("--max-tokens is {}; at least 0 (all) is right", a.max_tokens));
-  refuse(a.orders < 4, fmt::format("--orders is {}; at least 4 is right", a.orders));
-  refuse(a.threads < 0, fmt::format("--threads is {}; at least 0 is right", a.threads));
 }
 
 /// `{preset: hf_eager, rope.products: f}`: the keys of a configuration's numerics.
@@ -80,11 +78,7 @@ Numerics numerics_of(const std::string& text) {
       throw UsageError(
           fmt::format("drift: {} in {}: KEY=VALUE is right, as in hf_eager,rope.products=f", in_quotes(assignment), in_quotes(text)));
     }
-    const std::string key = assignment.substr(0, equals), value = assignment.substr(equals + 1);
-    constexpr std::string_view kSection = "reductions.";
-    const std::string yaml = key.starts_with(kSection) ? fmt::format("reductions: {{{}: {}}}", key.substr(kSection.size()), value)
-                                                       : fmt::format("{}: {}", key, value);
-    apply_numerics(parse_yaml(yaml, "drift: " + text), n);
+    apply_numerics(parse_yaml(fmt::format("{}: {}", assignment.substr(0, equals), assignment.substr(equals + 1)), "drift: " + text), n);
     n.preset += "," + assignment;
   }
   return n;
@@ -242,11 +236,12 @@ Command add_drift_command(CLI::App& app) {
   sub->add_flag("--no-refine", a->no_refine, "do not try changes of single sites and reductions where no preset fits");
   sub->add_option("--metric", a->metric, "what is attributed: a mismatch metric, default abs_logp_diff_mean")->type_name("NAME");
   sub->add_option("--by", a->by, "what it is attributed to: any of regions,sites,layers, or none; default all three")->type_name("LIST");
-  sub->add_option("--orders", a->orders, "sampled orders where there are too many players for an exact value; default 8")->type_name("N");
-  sub->add_option("--seed", a->seed, "of the sampled orders")->type_name("S");
+  add_number(*sub, "--orders", a->orders, {.low = 4}, "sampled orders where there are too many players for an exact value; default 8")
+      ->type_name("N");
+  add_number(*sub, "--seed", a->seed, {}, "of the sampled orders")->type_name("S");
   sub->add_option("--max-tokens", a->max_tokens, "compare on the first so many response tokens; 0: all")->type_name("N");
   sub->add_option("--temperature", a->temperature, "divides the logits; default 1")->type_name("T");
-  sub->add_option("--threads", a->threads, "compute threads; default one per core")->type_name("N");
+  add_threads_option(*sub, a->threads);
   sub->add_option("--out", a->out, "folder for drift.json, tokens.jsonl and drift.html (one page with plots)")->type_name("DIR");
   sub->add_flag("--json", a->json, "print JSON instead of tables");
   sub->footer(

@@ -14,6 +14,7 @@
 #include "kernels/numerics/presets.h"
 #include "model/regions/region_goldens.h"
 #include "rl/cli/commands.h"
+#include "rl/cli/options.h"
 
 namespace plumb {
 namespace {
@@ -202,12 +203,8 @@ int check(const NumericsArguments& a) {
 }
 
 void add_preset_set_option(CLI::App& app, std::vector<std::string>& sets) {
-  app.add_option("--set", sets,
-                 "one fact on top, e.g. --set rope.products=f or --set layers.0.post_attention_norm.resid.store=f; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+  add_set_option(app, sets,
+                 "one fact on top, e.g. --set rope.products=f or --set layers.0.post_attention_norm.resid.store=f; may be repeated");
 }
 
 }  // namespace

@@ -61,12 +61,8 @@ void add_threads_option(CLI::App& app, int& threads) {
   add_number(app, "--threads", threads, {0, kMostThreads}, "compute threads; default (0): one per core")->type_name("N");
 }
 
-void add_set_option(CLI::App& app, std::vector<std::string>& assignments) {
-  app.add_option("--set", assignments, "override a key of the configuration, e.g. --set optimizer.lr=1e-5; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+void add_set_option(CLI::App& app, std::vector<std::string>& assignments, const std::string& doc) {
+  app.add_option("--set", assignments, doc)->type_name("KEY=VALUE")->expected(1)->take_all()->allow_extra_args(false);
 }
 
 RunConfig read_run_config(const std::string& file, const std::vector<std::string>& sets) {

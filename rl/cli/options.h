@@ -25,8 +25,9 @@ CLI::Option* add_number(CLI::App&, const std::string& names, double& value, Rang
 
 /// --threads, the same everywhere.
 void add_threads_option(CLI::App&, int& threads);
-/// The --set option, the same everywhere.
-void add_set_option(CLI::App&, std::vector<std::string>& assignments);
+/// The --set option, the same everywhere: KEY=VALUE, once or more.
+void add_set_option(CLI::App&, std::vector<std::string>& assignments,
+                    const std::string& doc = "override a key of the configuration, e.g. --set optimizer.lr=1e-5; may be repeated");
 
 /// A configuration file with its overrides, validated. Throws UsageError that names the file.
 RunConfig read_run_config(const std::string& file, const std::vector<std::string>& sets);

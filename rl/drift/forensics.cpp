@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/core/error.h"
+#include "kernels/numerics/fields.h"
 #include "kernels/numerics/presets.h"
 #include "rl/drift/mix.h"
 
@@ -94,12 +95,9 @@ std::vector<Change> single_changes(const Numerics& from, const ModelConfig& conf
       out.push_back({fmt::format("{} {}", name_of(site), rounded ? "b" : "f"), n});
     }
   }
-  add_values(out, from, "matmul", &Reductions::matmul);
-  add_values(out, from, "row_sum", &Reductions::row_sum);
-  add_values(out, from, "attention_qk", &Reductions::attention_qk);
-  add_values(out, from, "attention_pv", &Reductions::attention_pv);
-  add_values(out, from, "attention_sum", &Reductions::attention_sum);
-  add_values(out, from, "attention_exp", &Reductions::attention_exp);
+  for_each_reduction([&](const char* name, auto member) {
+    if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(from.reductions.*member)>>) add_values(out, from, name, member);
+  });
   for (const Preset& p : presets()) {
     if (p.numerics.compute != from.compute || p.numerics.reductions == from.reductions) continue;
     Numerics n = from;

@@ -6,11 +6,11 @@
 
 #include "kernels/core/error.h"
 #include "kernels/numerics/align.h"
+#include "kernels/numerics/fields.h"
 
 namespace plumb {
 namespace {
 
-bool is_norm_site(Site s) { return s >= Site::resid_store && s <= Site::norm_out; }
 bool is_head_site(Site s) { return s == Site::lm_head_logits || s == Site::logits_temperature; }
 bool is_qk_norm_site(Site s) { return s == Site::qk_norm_xhat || s == Site::qk_norm_out; }
 
@@ -57,14 +57,7 @@ struct FactKind {
 
 template <auto member>
 constexpr FactKind reduction(const char* name, Region region = Region::reductions) {
-  return {name, region,
-          [](const Numerics& n) {
-            if constexpr (std::is_same_v<std::remove_cvref_t<decltype(n.reductions.*member)>, int>) {
-              return std::to_string(n.reductions.*member);
-            } else {
-              return std::string(enum_name(n.reductions.*member));
-            }
-          },
+  return {name, region, [](const Numerics& n) { return value_text(n.reductions.*member); },
           [](const Numerics& from, Numerics& to) { to.reductions.*member = from.reductions.*member; }};
 }
 

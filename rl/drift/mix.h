@@ -21,7 +21,6 @@ enum class Region : std::uint8_t {
   storage,     // compute dtype, mantissa bits, and the sites that are its stores
   reductions,  // the order of every sum
 };
-inline constexpr int kRegions = 8;
 constexpr auto enum_names(Region) {
   using enum Region;
   return std::array{std::pair{rope_path, "rope_path"},
@@ -71,7 +70,6 @@ class NumericsMix {
     void (*copy)(const Numerics& from, Numerics& to) = nullptr;
     int player = 0;
   };
-  struct Table;
   int player(const std::string& name, Region, const std::string& difference);
   void add_cells(PlayersBy, float temperature);
   void add_facts(PlayersBy);

@@ -10,6 +10,7 @@
 #include "engine/config/numerics_facts.h"
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
+#include "kernels/numerics/fields.h"
 #include "kernels/numerics/presets.h"
 #include "model/files/files.h"
 
@@ -92,23 +93,24 @@ std::string override_code(const SiteOverride& o) {
                      o.last_layer, enumerator("Place", o.place), literal(name_of(o.site)), o.rounded);
 }
 
+std::string code_of(int value) { return fmt::format("{}", value); }
+std::string code_of(MatmulOrder value) { return enumerator("MatmulOrder", value); }
+std::string code_of(RowSumOrder value) { return enumerator("RowSumOrder", value); }
+std::string code_of(AttentionSum value) { return enumerator("AttentionSum", value); }
+std::string code_of(AttentionExp value) { return enumerator("AttentionExp", value); }
+
 std::string reductions_code(const Reductions& r) {
-  return fmt::format(
-      "{{.matmul = {}, .row_sum = {}, .attention_qk = {}, .attention_pv = {}, .attention_sum = {}, .attention_exp = {}, .attention_kv_tile "
-      "= {}, "
-      ".attention_kv_split = {}, .shards = {}}}",
-      enumerator("MatmulOrder", r.matmul), enumerator("RowSumOrder", r.row_sum), enumerator("MatmulOrder", r.attention_qk),
-      enumerator("MatmulOrder", r.attention_pv), enumerator("AttentionSum", r.attention_sum), enumerator("AttentionExp", r.attention_exp),
-      r.attention_kv_tile, r.attention_kv_split, r.shards);
+  std::string out;
+  for_each_reduction(
+      [&](const char* name, auto member) { out += fmt::format("{}.{} = {}", out.empty() ? "" : ", ", name, code_of(r.*member)); });
+  return "{" + out + "}";
 }
 
 std::string backward_code(const BackwardModes& b) {
-  const auto mode = [](BackwardMode m) { return enumerator("BackwardMode", m); };
-  return fmt::format(
-      "{{.norm = {}, .qk_norm = {}, .rope = {}, .attention = {}, .swiglu = {}, .linear = {}, .embedding = {}, .merged_qkv = {}, "
-      ".merged_gate_up = {}, .one_graph = {}}}",
-      mode(b.norm), mode(b.qk_norm), mode(b.rope), mode(b.attention), mode(b.swiglu), mode(b.linear), mode(b.embedding), b.merged_qkv,
-      b.merged_gate_up, b.one_graph);
+  std::string modes;
+  for_each_backward_mode(
+      [&](const char* name, auto member) { modes += fmt::format(".{} = {}, ", name, enumerator("BackwardMode", b.*member)); });
+  return fmt::format("{{{}.merged_qkv = {}, .merged_gate_up = {}, .one_graph = {}}}", modes, b.merged_qkv, b.merged_gate_up, b.one_graph);
 }
 
 std::string preset_code(const PresetFile& p) {
