@@ -18,13 +18,7 @@ constexpr std::int64_t kBlocksBytesUnpacked = 1 << 20;  // when B is packed here
 constexpr std::int64_t kPanelColsAtOnce = 128;          // columns of B packed at a time
 constexpr std::int64_t kSmallProduct = 100'000;         // multiply-adds below which a second thread does not pay
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
-
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
 
 // ---------------------------------------------------------------- after the chain
 
@@ -87,11 +81,6 @@ struct Plan {
   FinishFn finish;      // null when the sums are simply stored: no bias, no rounding, an f32 c
   bool stores_rounded;  // the kernels store whole tiles of c as BF16 themselves
 };
-
-const Kernels& kernels_for(Isa isa, DType a, DType panel) {
-  if (isa == Isa::avx512bf16 && a == DType::bf16 && panel == DType::bf16) return kernels_avx512bf16();
-  return isa == Isa::avx2 ? kernels_avx2(panel) : kernels_avx512(panel);
-}
 
 Plan make_plan(Isa isa, const Matmul& m) {
   const DType panel = m.packed ? m.packed.dtype : m.b.mat.dtype;
@@ -295,6 +284,11 @@ bool split_columns(const Plan& plan, int threads) {
 }
 
 }  // namespace
+
+const Kernels& kernels_for(Isa isa, DType a, DType panel) {
+  if (isa == Isa::avx512bf16 && a == DType::bf16 && panel == DType::bf16) return kernels_avx512bf16();
+  return isa == Isa::avx2 ? kernels_avx2(panel) : kernels_avx512(panel);
+}
 
 void matmul_cpu_on_thread(Context& ctx, int thread, const Matmul& m) {
   FtzScope ftz;

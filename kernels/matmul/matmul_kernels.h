@@ -67,6 +67,14 @@ void pack_panels(const MatmulOperand& b, std::int64_t first, std::int64_t count,
                  std::int64_t panel_stride);
 /// Rows [first, first + rows) of a, depth [k0, k1) with k0 even, into one block of the given layout (bf16 needs a bf16 a).
 void pack_block(const MatmulOperand& a, std::int64_t first, int rows, std::int64_t k0, std::int64_t k1, DType layout, void* block);
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+
 /// Rows of A as `count` blocks, as even as possible (the first ones are a row taller), one behind the other.
 class Blocks {
  public:
@@ -92,6 +100,8 @@ class Blocks {
 void pack_blocks(const MatmulOperand& a, std::int64_t first, std::int64_t k0, std::int64_t k1, DType layout, const Blocks& blocks,
                  char* out);
 
+/// The kernels of an instruction set for an A of dtype `a` and panels of dtype `panel`.
+const Kernels& kernels_for(Isa, DType a, DType panel);
 /// The whole product, split over the context's threads.
 void matmul_cpu(Context&, const Matmul&);
 /// The whole product on the calling thread, with the scratch of `thread`.

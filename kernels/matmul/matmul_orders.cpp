@@ -17,14 +17,6 @@ constexpr std::int64_t kPanels = 4;               // panels of B, and of the sum
 constexpr std::int64_t kWidth = kPanels * kPanelCols;
 constexpr std::int64_t kSmallProduct = 100'000;  // multiply-adds below which a second thread does not pay
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t size() const { return end - begin; }
-};
-
 struct Plan {
   const Matmul& m;
   MatmulOrder order;
@@ -36,11 +28,9 @@ struct Plan {
 
 Plan make_plan(Isa isa, const Matmul& m, MatmulOrder order) {
   const DType panel = m.packed ? m.packed.dtype : m.b.mat.dtype;
-  const bool bf16 = isa == Isa::avx512bf16 && m.a.mat.dtype == DType::bf16 && panel == DType::bf16;
-  const Kernels& fma = isa == Isa::avx2 ? kernels_avx2(panel) : kernels_avx512(panel);
   return {.m = m,
           .order = order,
-          .kernels = bf16 ? kernels_avx512bf16() : fma,
+          .kernels = kernels_for(isa, m.a.mat.dtype, panel),
           .panel = panel,
           .depth = m.a.depth(),
           .exchanged = order == MatmulOrder::natural};
@@ -60,10 +50,9 @@ void exchange_pairs(void* data, DType layout, int width, std::int64_t pairs) {
 struct Rectangle {
   Range rows;
   Range cols;  // begins at a panel
-  std::int64_t blocks;
+  Blocks blocks;
   char* a;
   float* sums;  // (partial, rows, kWidth)
-  std::int64_t block_row(std::int64_t b) const { return rows.size() * b / blocks; }
   float* sum(int partial, std::int64_t row) const { return sums + (partial * rows.size() + row) * kWidth; }
 };
 
@@ -75,9 +64,9 @@ char* step_of_a(const Plan& plan, const Rectangle& t, const DepthStep& step) { r
 void pack_rows(const Plan& plan, const Rectangle& t) {
   for_each_step(plan.order, plan.depth, [&](const DepthStep& step) {
     const std::int64_t pairs = (step.k1 - step.k0 + 1) / 2;
-    for (std::int64_t b = 0; b < t.blocks; ++b) {
-      const std::int64_t row = t.block_row(b);
-      const int rows = int(t.block_row(b + 1) - row);
+    for (std::int64_t b = 0; b < t.blocks.count(); ++b) {
+      const std::int64_t row = t.blocks.first_row(b);
+      const int rows = t.blocks.rows_of(b);
       char* block = step_of_a(plan, t, step) + row * pairs * 2 * a_bytes(plan);
       pack_block(plan.m.a, t.rows.begin + row, rows, step.k0, step.k1, plan.kernels.a, block);
       if (plan.exchanged) exchange_pairs(block, plan.kernels.a, rows, pairs);
@@ -115,16 +104,16 @@ void add_rows(float* to, const float* from, std::int64_t from_stride, int rows, 
 void run_step(const Plan& plan, const Rectangle& t, const DepthStep& step, const Panels& panels) {
   const Kernels& k = plan.kernels;
   const std::int64_t groups_in_all = ceil_div(t.cols.size(), kGroupCols);
-  int groups = t.blocks == 1 ? k.stream_groups[t.rows.size()] : k.groups;
+  int groups = t.blocks.count() == 1 ? k.stream_groups[t.rows.size()] : k.groups;
   const bool continued = step.kind == StepKind::resume || (plan.m.accumulate && step.partial == 0 && step.k0 == 0);
   alignas(64) float chain[kMaxTileRows * kPanelCols];
   Tile tile{.panel_stride = panels.stride, .pairs = (step.k1 - step.k0 + 1) / 2, .from_zero = !continued};
   for (std::int64_t g = 0; g < groups_in_all; g += groups) {
     while (groups > groups_in_all - g) groups /= 2;
     tile.b = panels.data + group_offset(g, panels.stride);
-    for (std::int64_t b = 0; b < t.blocks; ++b) {
-      const std::int64_t row = t.block_row(b);
-      const int rows = int(t.block_row(b + 1) - row);
+    for (std::int64_t b = 0; b < t.blocks.count(); ++b) {
+      const std::int64_t row = t.blocks.first_row(b);
+      const int rows = t.blocks.rows_of(b);
       float* sums = t.sum(step.partial, row) + g * kGroupCols;
       tile.a = step_of_a(plan, t, step) + row * tile.pairs * 2 * a_bytes(plan);
       tile.c = step.kind == StepKind::add ? chain : sums;
@@ -188,7 +177,7 @@ void run_share(Context& ctx, int thread, const Plan& plan, Range rows, Range col
   auto* sums = ctx.scratch(thread, ScratchSlot::matmul_c).get<float>(partial_sums(plan.order) * most * kWidth);
   for (std::int64_t r = rows.begin; r < rows.end; r += most) {
     Rectangle t{.rows = {r, std::min(rows.end, r + most)}, .a = a, .sums = sums};
-    t.blocks = ceil_div(t.rows.size(), tall);
+    t.blocks = Blocks(t.rows.size(), ceil_div(t.rows.size(), tall));
     pack_rows(plan, t);
     for (std::int64_t c = cols.begin; c < cols.end; c += kWidth) {
       t.cols = {c, std::min(cols.end, c + kWidth)};

@@ -10,7 +10,7 @@ namespace plumb {
 /// Floating-point operations a second (a multiply-add is two) of the instruction that the BF16 matmul of the context's
 /// instruction set uses, on all of its threads, measured for about `seconds`.
 double measure_peak_flops(Context&, double seconds);
-/// The best of 20 such samples of about half a millisecond: the limit of a progress line, less shy of a busy moment.
+/// The best of 20 such samples of about half a millisecond: less shy of a busy moment.
 double best_peak_flops(Context&);
 
 /// Bytes a second when all threads of the context read `bytes` bytes from `data` (64-byte aligned) once.

@@ -25,28 +25,15 @@ double passes(const RunConfig& c) {
   return update * c.grpo.epochs + (samples(c) ? 1 : 0) + (recomputed ? 1 : 0) + (c.grpo.kl != KlEstimator::none ? 1 : 0);
 }
 
-struct Sizes {
-  std::int64_t longest = 0;  // tokens of a sequence that is trained on
-  std::int64_t window = 0;   // of one that is sampled
-  std::int64_t answers = 0;  // sampled together at most
-};
-
 /// Memory under the numerics of a step; the largest of all steps counts.
-void add_bytes(const RunConfig& c, const ModelSetup& setup, const Sizes& sizes, const NumericsSetup& numerics, RunEstimate& e) {
+void add_bytes(const RunConfig& c, const ModelSetup& setup, std::int64_t longest, const std::optional<SamplerOptions>& sampler,
+               const NumericsSetup& numerics, RunEstimate& e) {
   const auto raise = [](std::size_t& most, std::size_t bytes) { most = std::max(most, bytes); };
   const bool sft = c.run.algorithm == Algorithm::sft;
-  raise(e.trainer_bytes,
-        Trainer::memory_bytes(setup.model, numerics.update, c.execution, sft ? c.sft.optimizer : c.optimizer, sizes.longest));
-  if (sizes.answers > 0) {
-    SamplerOptions options;
-    options.max_sequences = int(std::min<std::int64_t>(c.execution.sampler_sequences, sizes.answers));
-    options.prefill_tokens = c.execution.prefill_tokens;
-    options.max_positions = sizes.window;
-    options.kv_positions = options.max_sequences * sizes.window;
-    raise(e.sampler_bytes, Sampler::memory_bytes(setup.model, numerics.rollout, model_execution(c.execution), options));
-  }
+  raise(e.trainer_bytes, Trainer::memory_bytes(setup.model, numerics.update, c.execution, sft ? c.sft.optimizer : c.optimizer, longest));
+  if (sampler) raise(e.sampler_bytes, Sampler::memory_bytes(setup.model, numerics.rollout, model_execution(c.execution), *sampler));
   if (!sft && c.grpo.kl != KlEstimator::none) {
-    raise(e.reference_bytes, Scorer::memory_bytes(setup.model, numerics.reference, c.execution, sizes.longest) +
+    raise(e.reference_bytes, Scorer::memory_bytes(setup.model, numerics.reference, c.execution, longest) +
                                  Weights::memory_bytes(setup.model, numerics.reference.compute) +
                                  std::size_t(ParameterList(setup.model).flat_size()) * sizeof(float));
   }
@@ -80,11 +67,10 @@ RunEstimate estimate_run(const RunConfig& c) {
   e.flops_per_step = 2.0 * double(e.parameters) * double(e.tokens_per_step) * passes(c);
 
   e.saving_bytes = std::size_t(e.parameters) * bytes_of(DType::bf16);
-  const std::int64_t held_out = evaluates(c) ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 0;
-  const std::int64_t answers = std::max<std::int64_t>(e.answers_per_step, held_out);
-  const std::int64_t window = answers > 0 ? task_lengths(c, setup, *task).sequence : 0;
+  std::optional<SamplerOptions> sampler;
+  if (const std::int64_t answers = most_answers(c); answers > 0) sampler = sampler_sizes(c, task_lengths(c, setup, *task), answers);
   for (std::int64_t step : numerics_steps(c.numerics)) {
-    add_bytes(c, setup, {.longest = longest, .window = window, .answers = answers}, set_up_numerics(c.numerics, step), e);
+    add_bytes(c, setup, longest, sampler, set_up_numerics(c.numerics, step), e);
   }
   return e;
 }

@@ -41,11 +41,9 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
 
 /// Null when nothing is sampled.
 std::unique_ptr<Sampler> TrainingRun::new_sampler() const {
-  const bool samples = config.run.algorithm != Algorithm::sft && !recorded;
-  if (!samples && !evaluates(config)) return nullptr;
-  const std::int64_t answers = samples ? std::int64_t(config.rollout.prompts) * config.rollout.samples : 1;
-  const std::int64_t held_out = evaluates(config) ? std::int64_t(config.eval.problems) * std::max(config.eval.k, 1) : 1;
-  return make_sampler(config, setup, numerics.rollout, task_lengths(config, setup, *task), std::max(answers, held_out));
+  const std::int64_t answers = most_answers(config);
+  if (answers == 0) return nullptr;
+  return make_sampler(config, setup, numerics.rollout, task_lengths(config, setup, *task), answers);
 }
 
 void TrainingRun::begin_step(std::int64_t number) {

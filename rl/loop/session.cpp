@@ -141,13 +141,25 @@ void check_alphabet(const Tokenizer& tokenizer, const Task& task, const std::str
   }
 }
 
-std::unique_ptr<Sampler> make_sampler(const RunConfig& config, const ModelSetup& setup, const Numerics& rollout, SequenceLengths lengths,
-                                      std::int64_t sequences) {
+std::int64_t most_answers(const RunConfig& c) {
+  const bool samples = c.run.algorithm != Algorithm::sft && c.rollout.source == RolloutSource::sampler;
+  const std::int64_t step = samples ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 0;
+  const std::int64_t held_out = evaluates(c) ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 0;
+  return std::max(step, held_out);
+}
+
+SamplerOptions sampler_sizes(const RunConfig& config, SequenceLengths lengths, std::int64_t sequences) {
   SamplerOptions options;
   options.max_sequences = int(std::min<std::int64_t>(config.execution.sampler_sequences, sequences));
   options.prefill_tokens = config.execution.prefill_tokens;
   options.max_positions = lengths.sequence;
   options.kv_positions = options.max_sequences * lengths.sequence;
+  return options;
+}
+
+std::unique_ptr<Sampler> make_sampler(const RunConfig& config, const ModelSetup& setup, const Numerics& rollout, SequenceLengths lengths,
+                                      std::int64_t sequences) {
+  SamplerOptions options = sampler_sizes(config, lengths, sequences);
   options.eos_ids = setup.model.eos_ids;
   options.make_stop_matcher = stop_matchers(config.sampling.stop, setup.tokenizer);
   return std::make_unique<Sampler>(setup.model, rollout, model_execution(config.execution), options);

@@ -58,7 +58,11 @@ void check_held_out(const RunConfig&, const Task&);
 /// Throws UsageError when the tokenizer cannot write a character that the task's problems are made of.
 void check_alphabet(const Tokenizer&, const Task&, const std::string& task_name);
 
-/// A sampler for at most `sequences` answers at a time of this configuration's lengths.
+/// Answers that are sampled in one go at most, of a step or of an evaluation; 0: nothing is sampled.
+std::int64_t most_answers(const RunConfig&);
+/// The sizes of a sampler for at most `sequences` answers at a time of this configuration's lengths.
+SamplerOptions sampler_sizes(const RunConfig&, SequenceLengths, std::int64_t sequences);
+/// That sampler.
 std::unique_ptr<Sampler> make_sampler(const RunConfig&, const ModelSetup&, const Numerics& rollout, SequenceLengths,
                                       std::int64_t sequences);
 
