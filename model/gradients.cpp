@@ -51,7 +51,7 @@ void finish_gradients(Context& ctx, const ParameterList& parameters, const Model
   const bool rounding = numerics.compute != DType::f32;
   if (rounding) {
     for (const Parameter& p : parameters.all()) {
-      if (rounded_at_end(p.role, numerics)) round_in_place(ctx, g.flat + p.offset, p.size());
+      if (rounded_at_end(p.role, numerics)) round_in_place(ctx, g.flat + p.offset, p.size(), numerics.compute);
     }
   }
   if (!c.tied) return;
@@ -60,9 +60,10 @@ void finish_gradients(Context& ctx, const ParameterList& parameters, const Model
   const bool mirror = rounding && mode.linear == BackwardMode::mirror;
   // Eager: R(R(head) + embedding). Compiled, with an embedding added up in FP32: one product with an addend, R(head + R(embedding)).
   const bool one_product = mirror && rounded_at_end(Role::embedding, numerics);
-  if (mirror && !one_product) round_in_place(ctx, static_cast<float*>(g.lm_head.data), embedding.size());
+  if (mirror && !one_product) round_in_place(ctx, static_cast<float*>(g.lm_head.data), embedding.size(), numerics.compute);
   add_in_place(ctx, view(g, embedding), g.lm_head);
-  if (one_product || (rounding && mode.embedding == BackwardMode::mirror)) round_in_place(ctx, g.flat + embedding.offset, embedding.size());
+  if (one_product || (rounding && mode.embedding == BackwardMode::mirror))
+    round_in_place(ctx, g.flat + embedding.offset, embedding.size(), numerics.compute);
   fill_zero(ctx, g.lm_head);
 }
 

@@ -44,19 +44,28 @@ void for_each_piece(const StoredTensor& t, std::size_t count, F&& f) {
 /// Old exports carry the rotary frequencies as a buffer; they follow from the configuration.
 bool ignorable(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
+/// Of one value in a model's file.
+std::size_t file_bytes(DType dtype) { return dtype == DType::f16 ? 2 : bytes_of(dtype); }
+
 void write_shard(const std::filesystem::path& path, const ParameterList& parameters, std::size_t first, std::size_t last, const float* flat,
                  DType dtype) {
-  std::vector<std::vector<BF16>> rounded;
+  std::vector<std::vector<std::uint16_t>> rounded;
+  std::vector<std::vector<float>> emulated;
   std::vector<StoredTensor> tensors;
   for (std::size_t i = first; i < last; ++i) {
     const Parameter& p = parameters.all()[i];
     const std::span<const float> values(flat + p.offset, std::size_t(p.size()));
     StoredTensor t{.name = p.name, .dtype = StoredType::f32, .shape = hf_shape(p), .data = std::as_bytes(values)};
-    if (dtype == DType::bf16) {
-      std::vector<BF16>& r = rounded.emplace_back(values.size());
-      std::transform(values.begin(), values.end(), r.begin(), to_bf16);
-      t.dtype = StoredType::bf16;
-      t.data = std::as_bytes(std::span<const BF16>(r));
+    if (dtype == DType::bf16 || dtype == DType::f16) {
+      std::vector<std::uint16_t>& r = rounded.emplace_back(values.size());
+      std::transform(values.begin(), values.end(), r.begin(),
+                     [&](float x) { return dtype == DType::bf16 ? to_bf16(x).bits : to_f16(x).bits; });
+      t.dtype = dtype == DType::bf16 ? StoredType::bf16 : StoredType::f16;
+      t.data = std::as_bytes(std::span<const std::uint16_t>(r));
+    } else if (dtype != DType::f32) {
+      std::vector<float>& r = emulated.emplace_back(values.size());
+      std::transform(values.begin(), values.end(), r.begin(), [&](float x) { return round_to(dtype, x); });
+      t.data = std::as_bytes(std::span<const float>(r));
     }
     tensors.push_back(std::move(t));
   }
@@ -68,7 +77,7 @@ std::vector<std::size_t> shard_bounds(const ParameterList& parameters, DType dty
   std::vector<std::size_t> bounds{0};
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < parameters.all().size(); ++i) {
-    const std::uint64_t size = std::uint64_t(parameters.all()[i].size()) * bytes_of(dtype);
+    const std::uint64_t size = std::uint64_t(parameters.all()[i].size()) * file_bytes(dtype);
     if (bytes > 0 && bytes + size > max_bytes) {
       bounds.push_back(i);
       bytes = 0;
@@ -142,13 +151,13 @@ void save_hf_model(const std::filesystem::path& folder, const ParameterList& par
   }
   if (shards > 1) {
     nlohmann::ordered_json index;
-    index["metadata"]["total_size"] = std::uint64_t(parameters.parameter_count()) * bytes_of(dtype);
+    index["metadata"]["total_size"] = std::uint64_t(parameters.parameter_count()) * file_bytes(dtype);
     index["weight_map"] = std::move(map);
     written.push_back("model.safetensors.index.json");
     write_file(folder / written.back(), index.dump(2) + "\n");
   }
   remove_older_weights(folder, written);
-  write_hf_config(folder, config, dtype == DType::bf16 ? "bfloat16" : "float32");
+  write_hf_config(folder, config, dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32");
 }
 
 }  // namespace plumb

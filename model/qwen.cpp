@@ -206,7 +206,7 @@ std::unique_ptr<QwenState> make_qwen_state(const ModelConfig& config, const Nume
   s.max_rows = max_rows;
   s.max_positions = max_positions;
   s.training = training;
-  s.rope = RopeTable(config.head_dim, config.rope_theta, int(max_positions));
+  s.rope = RopeTable(config.head_dim, config.rope_theta, int(max_positions), numerics.compute);
   Arena measure;
   plan_work(measure, config, numerics, execution, max_rows, training);
   s.memory = Buffer(measure.peak());

@@ -23,8 +23,10 @@ class Backward {
   void block(int layer);
   void embedding() {
     if (!wanted(Role::embedding, -1)) return;
-    embedding_backward(run_.ctx, {.d_out = d_embedded(), .tokens = run_.batch.tokens, .d_table = gradient(Role::embedding, -1)},
-                       s_.numerics.backward.embedding);
+    embedding_backward(
+        run_.ctx,
+        {.d_out = d_embedded(), .tokens = run_.batch.tokens, .d_table = gradient(Role::embedding, -1), .round_to = s_.numerics.compute},
+        s_.numerics.backward.embedding);
   }
   /// The lowest layer with a parameter whose gradient is wanted; -1: the embedding's is.
   int lowest_wanted() const;
@@ -90,7 +92,8 @@ ConstMat Backward::d_delta() const {
 /// dX = R(dY W)                                                                    (N, O) (O, K) -> (N, K)
 void Backward::input_gradient(ConstMat d_y, ConstMat w, Mat d_x) {
   const bool rounded = s_.numerics.compute != DType::f32;
-  matmul(run_.ctx, {.a = {d_y}, .b = {w, true}, .c = d_x, .round = rounded}, s_.numerics.reductions.matmul);
+  matmul(run_.ctx, {.a = {d_y}, .b = {w, true}, .c = d_x, .round = rounded, .round_to = s_.numerics.compute},
+         s_.numerics.reductions.matmul);
 }
 
 /// dW += dY' X, db += column sums of dY                                            (N, O) (N, K) -> (O, K), (O)

@@ -61,8 +61,9 @@ Buffer random_parameters(const ParameterList&, const ModelConfig&, std::uint64_t
 void random_parameters(const ParameterList&, const ModelConfig&, std::uint64_t seed, Buffer& flat);
 /// Rounds FP32 values to the compute copy and repacks.
 void set_weights(Context&, Weights&, const Buffer& master);
-/// model.safetensors (sharded with an index above `max_shard_bytes`), config.json, generation_config.json. dtype: bf16 or f32.
-/// `flat` holds the values in FP32. Written completely or not at all, file by file.
+/// model.safetensors (sharded with an index above `max_shard_bytes`), config.json, generation_config.json. dtype: what
+/// the values are rounded to; the file holds BF16, F16, or, for an e8 format and f32, F32. `flat` holds them in FP32. Written completely or
+/// not at all, file by file.
 void save_hf_model(const std::filesystem::path& folder, const ParameterList&, const ModelConfig&, const float* flat, DType dtype,
                    std::uint64_t max_shard_bytes = std::uint64_t(5) << 30);
 

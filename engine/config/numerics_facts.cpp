@@ -24,9 +24,17 @@ using KeyValues = std::vector<std::pair<std::string, std::string>>;
 enum class SiteValue : std::uint8_t { f, b };
 constexpr auto enum_names(SiteValue) { return std::array{std::pair{SiteValue::f, "f"}, std::pair{SiteValue::b, "b"}}; }
 
-enum class ComputeName : std::uint8_t { bf16, fp16, fp32 };
-constexpr auto enum_names(ComputeName) {
-  return std::array{std::pair{ComputeName::bf16, "bf16"}, std::pair{ComputeName::fp16, "fp16"}, std::pair{ComputeName::fp32, "fp32"}};
+constexpr int kMostMantissaBits = 23;
+
+/// "bf16", "fp16", "fp32", "e8m1" .. "e8m23" (e8m7 is bf16).
+std::optional<DType> dtype_from_name(const std::string& name) {
+  if (name == "bf16") return DType::bf16;
+  if (name == "fp16") return DType::f16;
+  if (name == "fp32") return DType::f32;
+  for (int bits = 1; bits <= kMostMantissaBits; ++bits) {
+    if (name == name_of(e8_dtype(bits))) return bits == 7 ? DType::bf16 : e8_dtype(bits);
+  }
+  return std::nullopt;
 }
 
 /// `liger`: its kernels' backward is FP32 inside with one rounding per output, whatever the forward rounds: that is `fused`.
@@ -70,7 +78,11 @@ class Reader {
   Reader(Numerics& numerics, FactForm form) : n_(numerics), sourced_(form == FactForm::with_source) {}
 
   std::vector<NumericsFact> read(const ConfigNode& map) {
-    for (const ConfigNode::Entry& e : entries(map, "")) read_top(e);
+    const auto is_compute = [](const ConfigNode::Entry& e) { return e.key == "compute"; };
+    for (const ConfigNode::Entry& e : entries(map, ""))
+      if (is_compute(e)) read_top(e);  // what mantissa_bits and head mean depends on it
+    for (const ConfigNode::Entry& e : entries(map, ""))
+      if (!is_compute(e)) read_top(e);
     return std::move(facts_);
   }
 
@@ -243,15 +255,34 @@ class Reader {
   }
 
   void read_compute(const ConfigNode::Entry& e) {
-    const ComputeName name = value<ComputeName>(e.value, "compute");
-    if (name == ComputeName::fp16) throw UsageError(fmt::format("{}: compute fp16 is not supported yet; bf16 or fp32 is right", e.where));
-    n_.compute = name == ComputeName::fp32 ? DType::f32 : DType::bf16;
+    const auto name = value<std::string>(e.value, "compute");
+    const auto dtype = dtype_from_name(name);
+    if (!dtype)
+      throw UsageError(fmt::format("{}: compute: found {}; bf16, fp16, fp32 or e8mN (BF16's exponent, N = 1..23 mantissa bits) is right{}",
+                                   e.where, in_quotes(name), suggestion(name, {"bf16", "fp16", "fp32"})));
+    n_.compute = *dtype;
+  }
+
+  /// Of BF16's exponent range; what another dtype has can only be restated.
+  void read_mantissa_bits(const ConfigNode::Entry& e) {
+    const int bits = value<int>(e.value, "mantissa_bits");
+    if (n_.compute == DType::f16 || n_.compute == DType::f32) {
+      if (bits == mantissa_bits_of(n_.compute)) return;
+      throw UsageError(
+          fmt::format("{}: mantissa_bits {} with compute {}: it belongs to compute bf16", e.where, bits, compute_name(n_.compute)));
+    }
+    if (bits < 1 || bits > kMostMantissaBits)
+      throw UsageError(fmt::format("{}: mantissa_bits is {}; 1 to {} is right (7 is BF16)", e.where, bits, kMostMantissaBits));
+    n_.compute = bits == 7 ? DType::bf16 : e8_dtype(bits);
   }
 
   void read_head(const ConfigNode::Entry& e) {
-    const ComputeName name = value<ComputeName>(e.value, "head");
-    if (name == ComputeName::fp16) throw UsageError(fmt::format("{}: head fp16 is not supported yet; bf16 or fp32 is right", e.where));
-    for (Site s : {Site::lm_head_logits, Site::logits_temperature}) set_everywhere(s, name == ComputeName::bf16);
+    const auto name = value<std::string>(e.value, "head");
+    const auto dtype = dtype_from_name(name);
+    if (!dtype || (*dtype != DType::f32 && n_.compute != DType::f32 && *dtype != n_.compute))
+      throw UsageError(fmt::format("{}: head: found {}; {} or fp32 is right", e.where, in_quotes(name),
+                                   n_.compute == DType::f32 ? "bf16" : compute_name(n_.compute)));
+    for (Site s : {Site::lm_head_logits, Site::logits_temperature}) set_everywhere(s, *dtype != DType::f32);
   }
 
   void read_top(const ConfigNode::Entry& e) {
@@ -261,7 +292,7 @@ class Reader {
     if (key == "head") return read_head(e);
     if (key == "backward") return read_backward(e);
     if (key == "reductions") return read_reductions(e);
-    if (key == "mantissa_bits") return void(n_.mantissa_bits = value<int>(e.value, key));
+    if (key == "mantissa_bits") return read_mantissa_bits(e);
     if (key == "softmax") return void(n_.softmax = value<Softmax>(e.value, key));
     if (key == "scale_at") return void(n_.scale_at = value<ScaleAt>(e.value, key));
     if (key == "merged_qkv") return void(n_.backward.merged_qkv = value<bool>(e.value, key));
@@ -306,6 +337,16 @@ const char* site_value(bool rounded) { return rounded ? "b" : "f"; }
 
 }  // namespace
 
+const char* compute_name(DType t) {
+  if (t == DType::f32) return "fp32";
+  return t == DType::f16 ? "fp16" : name_of(t);
+}
+
+int mantissa_bits_of(DType t) {
+  if (t == DType::f16) return 10;
+  return is_emulated(t) ? e8_mantissa_bits(t) : 7;
+}
+
 std::vector<NumericsFact> apply_numerics(const ConfigNode& map, Numerics& numerics, FactForm form) {
   return Reader(numerics, form).read(map);
 }
@@ -316,8 +357,8 @@ void apply_fact(const std::string& key, const std::string& value, Numerics& nume
 
 KeyValues numerics_facts(const Numerics& n) {
   KeyValues out;
-  out.emplace_back("compute", n.compute == DType::f32 ? "fp32" : "bf16");
-  out.emplace_back("mantissa_bits", fmt::format("{}", n.mantissa_bits));
+  out.emplace_back("compute", compute_name(n.compute));
+  out.emplace_back("mantissa_bits", fmt::format("{}", mantissa_bits_of(n.compute)));
   for (int i = 0; i < kSites; ++i) out.emplace_back(name_of(Site(i)), site_value(n.base.rounded(Site(i))));
   out.emplace_back("softmax", enum_name(n.softmax));
   out.emplace_back("scale_at", enum_name(n.scale_at));

@@ -55,7 +55,12 @@ class Resolver {
       const Numerics anchor = side(anchor_of(section_, s));
       for (AlignGroup g : groups) align(n, anchor, g);
     }
-    for (const auto& [key, value] : c.facts) apply_fact(key, value, n);
+    const auto apply = [&](bool compute) {
+      for (const auto& [key, value] : c.facts)
+        if ((key == "compute") == compute) apply_fact(key, value, n);
+    };
+    apply(true);  // however the keys came together, what mantissa_bits and head mean depends on it
+    apply(false);
     n.preset = n == before || start.ends_with(" changed") ? start : start + " changed";
     open_.pop_back();
     return n;
@@ -185,8 +190,7 @@ std::string comment(const Numerics& n, const std::string& indent) {
       kept.push_back(key);
   }
   for (const InertSite& s : inert_sites(n, {})) inert.push_back(fmt::format("{} ({})", name_of(s.site), s.reason));
-  std::string out =
-      fmt::format("{}# {}: compute {}, hash {:016x}\n", indent, n.preset, n.compute == DType::f32 ? "fp32" : "bf16", n.hash());
+  std::string out = fmt::format("{}# {}: compute {}, hash {:016x}\n", indent, n.preset, compute_name(n.compute), n.hash());
   const auto line = [&](const char* what, const std::vector<std::string>& words) {
     if (!words.empty()) out += fmt::format("{}#   {}: {}\n", indent, what, join(words));
   };

@@ -119,7 +119,13 @@ TEST(NumericsSection, TheOtherFacts) {
             BackwardMode::fused);
   EXPECT_EQ(update("{}", {"numerics.update.reductions.matmul=natural"}).reductions.matmul, MatmulOrder::natural);
   EXPECT_EQ(update("{}", {"numerics.update.compute=fp32"}).compute, DType::f32);
-  EXPECT_EQ(update("{}", {"numerics.update.mantissa_bits=5"}).mantissa_bits, 5);
+  EXPECT_EQ(update("{}", {"numerics.update.mantissa_bits=5"}).compute, e8_dtype(5));
+  EXPECT_EQ(update("{}", {"numerics.update.mantissa_bits=7"}).compute, DType::bf16);
+  EXPECT_EQ(update("{}", {"numerics.update.compute=fp16"}).compute, DType::f16);
+  EXPECT_EQ(update("{}", {"numerics.update.compute=e8m12"}).compute, e8_dtype(12));
+  EXPECT_EQ(update("numerics: {update: {mantissa_bits: 5, compute: bf16}}\n").compute, e8_dtype(5));
+  EXPECT_EQ(update("numerics: {update: {mantissa_bits: 5}}\n", {"numerics.update.compute=bf16"}).compute, e8_dtype(5));
+  EXPECT_TRUE(update("numerics: {update: {preset: fused, head: fp16, compute: fp16}}\n").base.rounded(Site::lm_head_logits));
 }
 
 TEST(NumericsSection, AlignCopiesAGroupFromTheOtherSide) {
@@ -183,14 +189,20 @@ TEST(NumericsSection, MistakesNamePlaceKeyAndWhatWouldBeRight) {
       {"numerics:\n  update:\n    layers: {0: {block: {norm.xhat: f}}}\n", {"norm.xhat has no value at block", "post_attention_norm"}},
       {"numerics:\n  update:\n    layers: {0: {lm_head.logits: f}}\n", {"lm_head.logits belongs to no layer"}},
       {"numerics:\n  update:\n    reductions: {matmull: natural}\n", {"did you mean 'matmul'?"}},
-      {"numerics:\n  update:\n    compute: fp16\n", {"f.yaml:3:", "fp16 is not supported yet"}},
+      {"numerics:\n  update:\n    compute: fp8\n", {"f.yaml:3:", "compute: found 'fp8'", "e8mN", "did you mean 'fp16'?"}},
+      {"numerics:\n  update:\n    compute: e8m24\n", {"f.yaml:3:", "compute: found 'e8m24'"}},
+      {"numerics:\n  update:\n    mantissa_bits: 0\n", {"f.yaml:3:", "mantissa_bits is 0; 1 to 23 is right"}},
+      {"numerics:\n  update:\n    mantissa_bits: 24\n", {"f.yaml:3:", "mantissa_bits is 24; 1 to 23 is right"}},
+      {"numerics:\n  update:\n    mantissa_bits: x\n", {"f.yaml:3:", "a whole number"}},
+      {"numerics: {update: {compute: fp16, mantissa_bits: 5}}\n", {"mantissa_bits 5 with compute fp16"}},
+      {"numerics: {update: {head: fp16}}\n", {"head: found 'fp16'; bf16 or fp32 is right"}},
+      {"numerics: {update: {mantissa_bits: 5, head: bf16}}\n", {"head: found 'bf16'; e8m5 or fp32 is right"}},
       {"numerics: {update: {anchor: update}}\n", {"anchor is the side itself"}},
       {"numerics: {rollout: {align: [rope]}}\n", {"lead back to each other"}},
       {"numerics: {update: {align: [rope]}, rollout: {align: [rope]}}\n", {"lead back to each other"}},
       {"numerics: {schedule: [{step: 0, side: update, align: []}]}\n", {"numerics.schedule.step is 0; at least 1"}},
       {"numerics: {schedule: [{step: 1, side: updat, align: []}]}\n", {"did you mean 'update'?"}},
       {"numerics: {schedule: [{step: 1, align: []}]}\n", {"has no side"}},
-      {"numerics: {update: {mantissa_bits: 5}}\n", {"numerics.update: fused changed: no kernel does this yet: mantissa_bits 5"}},
       {"numerics: {update: {rope.out: f}}\n", {"no kernel does this yet: rope.out f"}}};
   for (const auto& [yaml, says] : cases) {
     for (const char* what : says) EXPECT_THAT(error_of(yaml), HasSubstr(what)) << yaml;

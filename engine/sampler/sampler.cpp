@@ -30,7 +30,7 @@ std::int64_t max_rows(const SamplerOptions& o) { return o.max_sequences + o.pref
 /// How the logits are stored: as they are rounded.
 DType logits_dtype(const ModelConfig& config, const Numerics& numerics) {
   const Sites sites = numerics.sites(config.layers - 1, config.layers, Place::final_norm);
-  return sites.rounded(Site::lm_head_logits) ? DType::bf16 : DType::f32;
+  return sites.rounded(Site::lm_head_logits) ? sites.to : DType::f32;
 }
 
 /// A sampler knows no sequence's end.

@@ -177,6 +177,8 @@ void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
   const float scale = b.scale_query ? 1.0f : attention_scale(b.a.head_dim);
   SequenceEnd end = b.sequence_end;
   end.first = std::max<std::int64_t>(end.first - tile, 0);
+  const bool bf16_probs = b.sites.rounded(Site::attn_probs) && b.sites.to == DType::bf16;
+  const bool emulated_probs = b.sites.rounded(Site::attn_probs) && b.sites.to != DType::bf16;
   for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t) {
     const std::int64_t keys = b.first_pos + t + 1;
     const std::int64_t n = std::min(tile_end, keys) - tile;
@@ -187,9 +189,9 @@ void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
     const float new_max = max(scale_row(b.sites, s, n, scale), old_max);
     float tile_sum = 0;
     with_exp(b.orders.attention_exp, [&](auto e) {
-      with_flag(b.sites.rounded(Site::attn_probs) && !b.normalised,
-                [&](auto round) { tile_sum = exp_row<round(), e()>(s, n, new_max, end); });
+      with_flag(bf16_probs && !b.normalised, [&](auto round) { tile_sum = exp_row<round(), e()>(s, n, new_max, end); });
     });
+    if (emulated_probs && !b.normalised) round_row(s, n, b.sites.to);
     if (!first) {
       const float shift = max_shift(old_max, new_max);
       float* o = b.o + r * b.plan.width;
@@ -198,7 +200,9 @@ void softmax_tile(Block& b, std::int64_t tile, std::int64_t tile_end) {
     }
     b.row_max[r] = new_max;
     b.row_sum[r] = tile_sum;
-    if (b.normalised) with_flag(b.sites.rounded(Site::attn_probs), [&](auto round) { normalise_row<round()>(s, n, tile_sum); });
+    if (!b.normalised) return;
+    with_flag(bf16_probs, [&](auto round) { normalise_row<round()>(s, n, tile_sum); });
+    if (emulated_probs) round_row(s, n, b.sites.to);
   });
 }
 
@@ -320,7 +324,7 @@ void store_outputs(Block& b) {
   for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t head) {
     float* o = b.o + r * b.plan.width;
     const F32x16 factor(b.normalised ? 1.0f : 1.0f / b.row_sum[r]);
-    for (std::int64_t d = 0; d < b.plan.width; d += 16) store16(o + d, round_if(round, load16(o + d) * factor));
+    for (std::int64_t d = 0; d < b.plan.width; d += 16) store16(o + d, round_if(round, load16(o + d) * factor, b.sites.to));
     store_row(b.a.out, first_row + t, head * b.a.head_dim, b.a.head_dim, o);
     if (b.a.row_max == nullptr) return;
     b.a.row_max[(first_row + t) * b.a.heads + head] = b.row_max[r];

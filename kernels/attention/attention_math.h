@@ -69,6 +69,11 @@ inline F32x16 first_lanes(F32x16 x, std::int64_t n, F32x16 other) {
 }
 inline F32x16 keep_lanes(F32x16 x, std::int64_t n) { return first_lanes(x, n, F32x16(0.0f)); }
 
+/// Whole groups of 16 cover n.
+inline void round_row(float* s, std::int64_t n, DType to) {
+  for (std::int64_t j = 0; j < n; j += 16) store16(s + j, round_to(to, load16(s + j)));
+}
+
 /// s[0..n) = scaled scores in place; returns their maximum. Whole groups of 16 are read and written: what lies beyond n is
 /// not used, and undefined afterwards.
 template <bool kScores, bool kScaled>
@@ -84,6 +89,13 @@ float scale_row(float* s, std::int64_t n, float scale) {
 }
 inline float scale_row(Sites sites, float* s, std::int64_t n, float scale) {
   float row_max = 0;
+  if (sites.to != DType::bf16) {
+    if (sites.rounded(Site::attn_scores)) round_row(s, n, sites.to);
+    row_max = scale_row<false, false>(s, n, scale);
+    if (!sites.rounded(Site::attn_scaled)) return row_max;
+    round_row(s, n, sites.to);
+    return scale_row<false, false>(s, n, 1.0f);
+  }
   with_flag(sites.rounded(Site::attn_scores), [&](auto scores) {
     with_flag(sites.rounded(Site::attn_scaled), [&](auto scaled) { row_max = scale_row<scores(), scaled()>(s, n, scale); });
   });
@@ -182,7 +194,7 @@ void mirror_gradient_row(const RowGradient& g, Sites sites, float* p, float* ds)
   F32x16 sum(0.0f);
   for (std::int64_t j = 0; j < g.n; j += 16) {
     const F32x16 prob = probability<kExp>(g, p, j, inverse);
-    const F32x16 dp = keep_lanes(round_if(probs, load16(ds + j)), g.n - j);
+    const F32x16 dp = keep_lanes(round_if(probs, load16(ds + j), sites.to), g.n - j);
     sum = sum + dp * prob;
     store16(p + j, prob);
     store16(ds + j, dp);
@@ -190,9 +202,9 @@ void mirror_gradient_row(const RowGradient& g, Sites sites, float* p, float* ds)
   const F32x16 row_dot(fold_sum(sum));
   for (std::int64_t j = 0; j < g.n; j += 16) {
     const F32x16 prob = load16(p + j);
-    const F32x16 gradient = round_if(sites.rounded(Site::attn_scaled), score_gradient(prob, load16(ds + j), row_dot));
-    store16(ds + j, keep_lanes(round_if(sites.rounded(Site::attn_scores), gradient * F32x16(g.scale)), g.n - j));
-    store16(p + j, round_if(probs, prob));
+    const F32x16 gradient = round_if(sites.rounded(Site::attn_scaled), score_gradient(prob, load16(ds + j), row_dot), sites.to);
+    store16(ds + j, keep_lanes(round_if(sites.rounded(Site::attn_scores), gradient * F32x16(g.scale), sites.to), g.n - j));
+    store16(p + j, round_if(probs, prob, sites.to));
   }
   const std::int64_t done = (g.n + 15) / 16 * 16;
   std::fill(p + done, p + g.width, 0.0f);

@@ -294,7 +294,7 @@ inline void load_row(ConstMat m, std::int64_t row, std::int64_t col, std::int64_
   copy(m.row<float>(row));
 }
 
-/// Stores n FP32 values, rounded where the matrix is BF16.
+/// Stores n FP32 values, rounded to the matrix's type.
 inline void store_row(Mat m, std::int64_t row, std::int64_t col, std::int64_t n, const float* in) {
   auto copy = [&](auto* p) {
     for (std::int64_t d = 0; d < n; d += 16) {
@@ -303,6 +303,10 @@ inline void store_row(Mat m, std::int64_t row, std::int64_t col, std::int64_t n,
     }
   };
   if (m.dtype == DType::bf16) return copy(m.row<BF16>(row));
+  if (is_emulated(m.dtype)) {
+    for (std::int64_t d = 0; d < n; ++d) m.row<float>(row)[col + d] = round_to(m.dtype, in[d]);
+    return;
+  }
   copy(m.row<float>(row));
 }
 

@@ -57,10 +57,14 @@ inline __m256 round_bf16(__m256 x) {
 }
 inline F32x16 round_bf16(F32x16 x) { return {round_bf16(x.lo), round_bf16(x.hi)}; }
 
-/// A rounding site: R(x) when the site is `b`, x when it is `f`.
+/// As the scalar round_to of dtype.h. Out of line: formats other than BF16 are experiments, and code around a call stays small.
+F32x16 round_to(DType t, F32x16 x);
+
+/// A rounding site: x rounded to its format when the site is `b`, x when it is `f`.
 template <class V>
-V round_if(bool rounded, V x) {
-  return rounded ? round_bf16(x) : x;
+[[gnu::always_inline]] inline V round_if(bool rounded, V x, DType to = DType::bf16) {
+  if (!rounded) return x;
+  return to == DType::bf16 ? round_bf16(x) : round_to(to, x);
 }
 
 inline F32x16 load16(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }

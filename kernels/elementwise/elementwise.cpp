@@ -24,7 +24,7 @@ void convert(Context& ctx, ConstMat in, Mat out) {
 
 void column_sums(Context& ctx, ConstMat x, float* sums) { cpu::column_sums(ctx, x, sums); }
 
-void round_in_place(Context& ctx, float* x, std::int64_t n) { cpu::round_in_place(ctx, x, n); }
+void round_in_place(Context& ctx, float* x, std::int64_t n, DType to) { cpu::round_in_place(ctx, x, n, to); }
 
 void gather_rows(Context& ctx, ConstMat in, const std::int32_t* index, Mat out) {
   require(in.cols == out.cols && in.dtype == out.dtype, "internal: gather_rows between different rows");

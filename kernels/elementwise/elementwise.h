@@ -18,8 +18,8 @@ void convert(Context&, ConstMat in, Mat out);
 /// sums[c] continues as one FP32 chain over the rows of x (N, C) in order; sums: (C).
 void column_sums(Context&, ConstMat x, float* sums);
 
-/// x = R(x) on n FP32 values, in place.
-void round_in_place(Context&, float* x, std::int64_t n);
+/// x = x rounded to a format, on n FP32 values, in place.
+void round_in_place(Context&, float* x, std::int64_t n, DType to = DType::bf16);
 
 /// out[i] = in[index[i]], or +0 where index[i] is negative. in: (N, C), out: (M, C) of the same dtype, index: (M), each below N.
 void gather_rows(Context&, ConstMat in, const std::int32_t* index, Mat out);

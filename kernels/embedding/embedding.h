@@ -15,11 +15,12 @@ struct EmbeddingForward {
 };
 void embedding_forward(Context&, const EmbeddingForward&, Sites);
 
-/// d_table[token[n]] += d_out[n], one by one in row order; mirror: each sum is rounded to BF16.
+/// d_table[token[n]] += d_out[n], one by one in row order; mirror: each sum is rounded.
 struct EmbeddingBackward {
   ConstMat d_out;                        // (N, D)
   const std::int32_t* tokens = nullptr;  // (N); negative: skipped
   Mat d_table;                           // (V, D) f32, added to
+  DType round_to = DType::bf16;          // mirror: what each sum is rounded to; f32: not at all
 };
 void embedding_backward(Context&, const EmbeddingBackward&, BackwardMode);
 

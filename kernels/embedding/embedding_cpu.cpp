@@ -20,15 +20,14 @@ void embedding_forward(Context& ctx, const EmbeddingForward& a, Sites sites) {
 void embedding_backward(Context& ctx, const EmbeddingBackward& a, BackwardMode mode) {
   const std::int64_t cols = a.d_out.cols;
   const std::int64_t groups = (cols + kLanes - 1) / kLanes;
-  const bool rounded = mode == BackwardMode::mirror;
+  const DType to = mode == BackwardMode::mirror ? a.round_to : DType::f32;
   ctx.parallel_for(groups, row_grain(a.d_out.rows * kLanes), [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t r = 0; r < a.d_out.rows; ++r) {
       if (a.tokens[r] < 0) continue;
       const RowIn d(a.d_out, r);
       float* sum = a.d_table.row<float>(a.tokens[r]);
-      for_lanes(begin * kLanes, std::min(end * kLanes, cols), [&](std::int64_t i, auto n) {
-        store_part(sum + i, embedding_gradient_step(rounded, load_part(sum + i, n), d.load(i, n)), n);
-      });
+      for_lanes(begin * kLanes, std::min(end * kLanes, cols),
+                [&](std::int64_t i, auto n) { store_part(sum + i, embedding_gradient_step(to, load_part(sum + i, n), d.load(i, n)), n); });
     }
   });
 }

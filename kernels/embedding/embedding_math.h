@@ -7,13 +7,13 @@ namespace plumb {
 
 template <class V>
 [[gnu::always_inline]] inline V embedding_step(Sites sites, V x) {
-  return round_if(sites.rounded(Site::embedding), x);
+  return round_if(sites.rounded(Site::embedding), x, sites.to);
 }
 
 /// The gradient of a row of the table takes one more token's.
 template <class V>
-[[gnu::always_inline]] inline V embedding_gradient_step(bool rounded, V sum, V d) {
-  return round_if(rounded, sum + d);
+[[gnu::always_inline]] inline V embedding_gradient_step(DType to, V sum, V d) {
+  return round_if(to != DType::f32, sum + d, to);
 }
 
 }  // namespace plumb

@@ -53,6 +53,14 @@ void row_forward(const LogprobForward& a, Sites sites, ConstMat logits, std::int
   });
 }
 
+/// Rounds a row of FP32 memory.
+void round_row(float* row, std::int64_t n, DType to) {
+  for (std::int64_t i = 0; i < n; i += 16) {
+    const int part = int(std::min<std::int64_t>(16, n - i));
+    store_part(row + i, round_to(to, load_part(row + i, part)), part);
+  }
+}
+
 /// Turns a row of logits into a row of their gradient, in the same memory.
 template <class Out>
 void row_backward(const LogprobBackward& a, Sites sites, Mat logits, std::int64_t row, std::int64_t in) {
@@ -69,10 +77,11 @@ void row_backward(const LogprobBackward& a, Sites sites, Mat logits, std::int64_
   });
 }
 
-/// The gradient of a chunk of logits as a matrix: BF16 for a BF16 model whatever the logits' site, so that its two
-/// products are BF16 x BF16 (with lm_head.logits `f` this is the fused backward's one rounding), else the logits' own type.
+/// The gradient of a chunk of logits as a matrix: of the hidden states' type whatever the logits' site, so that the two
+/// products are BF16 x BF16 in a BF16 model (with lm_head.logits `f` this is the fused backward's one rounding).
 Mat gradient_of(Mat logits, DType hidden) {
   if (logits.dtype == DType::bf16 || hidden == DType::f32) return logits;
+  if (is_emulated(hidden)) return {logits.data, logits.rows, logits.cols, logits.stride, hidden};
   return {logits.data, logits.rows, logits.cols, 2 * logits.stride, DType::bf16};
 }
 
@@ -112,6 +121,7 @@ void backward_cpu(Context& ctx, const LogprobBackward& a, Sites sites) {
           row_backward<BF16>(a, sites, logits, r, first + r);
         } else {
           row_backward<float>(a, sites, logits, r, first + r);
+          if (is_emulated(gradient.dtype)) round_row(gradient.row<float>(r), gradient.cols, gradient.dtype);
         }
       }
     });

@@ -22,24 +22,23 @@ struct NoTemperature {
   }
 };
 /// z = R?(l / T), dl = R?(dz) / T: the division's own result and gradient are tensors of the site's type.
-template <bool kRound>
 struct Temperature {
   float t;
+  DType to;  // f32: the site is `f`
   template <class V>
   V scale(V l) const {
-    return round_if(kRound, l / V(t));
+    return round_if(to != DType::f32, l / V(t), to);
   }
   template <class V>
   V gradient(V dz) const {
-    return round_if(kRound, dz) / V(t);
+    return round_if(to != DType::f32, dz, to) / V(t);
   }
 };
 /// f(a NoTemperature or Temperature).
 template <class F>
 auto with_temperature(float t, Sites sites, F&& f) {
   if (t == 1.0f) return f(NoTemperature{});
-  if (sites.rounded(Site::logits_temperature)) return f(Temperature<true>{t});
-  return f(Temperature<false>{t});
+  return f(Temperature{t, sites.rounded(Site::logits_temperature) ? sites.to : DType::f32});
 }
 
 /// f(const BF16* or const float*).

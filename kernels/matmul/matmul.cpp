@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/core/error.h"
+#include "kernels/core/rows.h"
 #include "kernels/matmul/matmul_kernels.h"
 #include "kernels/matmul/matmul_orders.h"
 
@@ -44,6 +45,34 @@ void check(const Matmul& m) {
     throw Error("matmul: accumulate needs an f32 c, which is " + std::string(name_of(m.c.dtype)));
 }
 
+/// The same product as the kernels know it: emulated formats are FP32 memory.
+Matmul in_memory(Matmul m) {
+  for (DType* t : {&m.a.mat.dtype, &m.b.mat.dtype, &m.packed.dtype, &m.bias.dtype, &m.c.dtype}) *t = memory_dtype(*t);
+  return m;
+}
+
+/// What c is rounded to where the kernels cannot do it; f32: nothing.
+DType emulated_rounding(const Matmul& m) {
+  if (is_emulated(m.c.dtype)) return m.c.dtype;
+  return m.c.dtype == DType::f32 && m.round && is_emulated(m.round_to) ? m.round_to : DType::f32;
+}
+
+void round_row(const Mat& c, std::int64_t row, DType to) {
+  float* x = c.row<float>(row);
+  for_lanes(0, c.cols, [&](std::int64_t i, auto n) { store_part(x + i, round_to(to, load_part(x + i, n)), n); });
+}
+
+/// Calls product(m) with what the kernels do of it, then round(c, to) where that leaves something.
+template <class Product, class Round>
+void with_kernels(const Matmul& m, Product&& product, Round&& round) {
+  check(m);
+  Matmul inner = in_memory(m);
+  const DType to = emulated_rounding(m);
+  if (m.round && (to != DType::f32 || m.round_to == DType::f32)) inner.round = false;
+  product(inner);
+  if (to != DType::f32) round(inner.c, to);
+}
+
 }  // namespace
 
 std::size_t packed_bytes(std::int64_t rows, std::int64_t depth, DType dtype) {
@@ -55,6 +84,7 @@ void pack_weight(Context& ctx, ConstMat w, std::int64_t first, std::int64_t coun
   if (first < 0 || count < 0 || end > w.rows || first % kPanelCols != 0 || (end % kPanelCols != 0 && end != w.rows))
     throw Error("pack_weight: rows [" + std::to_string(first) + ", " + std::to_string(end) + ") of " + std::to_string(w.rows) +
                 "; a range must start at a multiple of 32 and end at one or at the last row");
+  w.dtype = memory_dtype(w.dtype);
   const std::int64_t stride = panel_bytes(w.cols, w.dtype);
   const MatmulOperand b{.mat = w};
   ctx.parallel_for((count + kPanelCols - 1) / kPanelCols, 1, [&](std::int64_t begin, std::int64_t finish, int) {
@@ -65,15 +95,25 @@ void pack_weight(Context& ctx, ConstMat w, std::int64_t first, std::int64_t coun
 }
 
 void matmul(Context& ctx, const Matmul& m, MatmulOrder order) {
-  check(m);
-  if (is_pair_swapped(order, m.a.depth())) return matmul_cpu(ctx, m);
-  matmul_ordered(ctx, m, order);
+  const auto product = [&](const Matmul& inner) {
+    if (is_pair_swapped(order, inner.a.depth())) return matmul_cpu(ctx, inner);
+    matmul_ordered(ctx, inner, order);
+  };
+  with_kernels(m, product, [&](const Mat& c, DType to) {
+    ctx.parallel_for(c.rows, row_grain(c.cols), [&](std::int64_t begin, std::int64_t end, int) {
+      for (std::int64_t r = begin; r < end; ++r) round_row(c, r, to);
+    });
+  });
 }
 
 void matmul_on_thread(Context& ctx, int thread, const Matmul& m, MatmulOrder order) {
-  check(m);
-  if (is_pair_swapped(order, m.a.depth())) return matmul_cpu_on_thread(ctx, thread, m);
-  matmul_ordered_on_thread(ctx, thread, m, order);
+  const auto product = [&](const Matmul& inner) {
+    if (is_pair_swapped(order, inner.a.depth())) return matmul_cpu_on_thread(ctx, thread, inner);
+    matmul_ordered_on_thread(ctx, thread, inner, order);
+  };
+  with_kernels(m, product, [](const Mat& c, DType to) {
+    for (std::int64_t r = 0; r < c.rows; ++r) round_row(c, r, to);
+  });
 }
 
 }  // namespace plumb

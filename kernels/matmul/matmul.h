@@ -33,17 +33,19 @@ std::size_t packed_bytes(std::int64_t rows, std::int64_t depth, DType dtype);
 void pack_weight(Context&, ConstMat w, std::int64_t first, std::int64_t count, void* panels);
 
 struct Matmul {
-  MatmulOperand a;          // (M, K)
-  MatmulOperand b;          // (N, K); ignored in favour of `packed` when that is given, shapes must still agree if set
-  PackedWeight packed;      // optional, the b operand prepacked
-  ConstMat bias;            // optional (1, N): added in FP32 after the chain
-  Mat c;                    // (M, N) f32 or bf16
-  bool accumulate = false;  // c must be f32: each chain starts from the element of c instead of +0
-  bool round = false;       // rounds to BF16 after the bias even when c is f32 (site linear.out); implied by a bf16 c
+  MatmulOperand a;               // (M, K)
+  MatmulOperand b;               // (N, K); ignored in favour of `packed` when that is given, shapes must still agree if set
+  PackedWeight packed;           // optional, the b operand prepacked
+  ConstMat bias;                 // optional (1, N): added in FP32 after the chain
+  Mat c;                         // (M, N) of any type
+  bool accumulate = false;       // c must be f32: each chain starts from the element of c instead of +0
+  bool round = false;            // rounds after the bias even when c is f32 (site linear.out); implied by any other c
+  DType round_to = DType::bf16;  // what an f32 c is rounded to
 };
 /// In an order of several chains `accumulate` starts the first of them from c: calls carried over k give the bits of one call in
 /// pair_swapped and natural only (weight gradients take weight_gradient_order).
-/// a and b may be f32 or bf16 in any mix; bf16 x bf16 takes the BF16 kernels, everything else FP32 ones: same chain.
+/// a and b may have any types; bf16 x bf16 takes the BF16 kernels, everything else FP32 ones: same chain. Emulated formats are FP32
+/// there, and round in a pass of their own.
 /// Throws Error when shapes or dtypes do not agree. c must not overlap a, b or the bias.
 void matmul(Context&, const Matmul&, MatmulOrder = MatmulOrder::pair_swapped);
 /// The order of a weight gradient, one chain over the rows of a whole step however they come in calls: natural in a model whose

@@ -27,11 +27,11 @@ std::vector<InertSite> inert_sites(const Numerics& n, const InertContext& c) {
     for (int i = 0; i < kSites; ++i) inert(Site(i), "compute fp32 rounds nowhere");
     return out;
   }
-  inert(Site::embedding, "the parameters are BF16, so its rows are");
+  inert(Site::embedding, "the parameters are of the compute dtype, so its rows are");
   if (!c.qk_norm) {
     inert(Site::qk_norm_xhat, "the model has no QK norm");
     inert(Site::qk_norm_out, "the model has no QK norm");
-    inert(Site::rope_rotated, "its input is a linear's BF16 output");
+    inert(Site::rope_rotated, "its input is a linear's output, which is stored");
   } else if (always_rounded(n, Site::qk_norm_out)) {
     inert(Site::rope_rotated, "its input, qk_norm.out, is b");
   }

@@ -75,6 +75,7 @@ Site site_from_name(std::string_view name) {
 Sites Numerics::sites(int layer, int n_layers, Place place) const {
   if (compute == DType::f32) return {};
   Sites s = base;
+  s.to = compute;
   for (const SiteOverride& o : overrides) {
     if (covers(o, layer, n_layers, place)) s.set(o.site, o.rounded);
   }
@@ -83,7 +84,6 @@ Sites Numerics::sites(int layer, int n_layers, Place place) const {
 
 std::string Numerics::describe() const {
   std::string out = std::string("compute: ") + plumb::name_of(compute) + "\n";
-  if (mantissa_bits != 7) out += "mantissa_bits: " + std::to_string(mantissa_bits) + "\n";
   if (compute != DType::f32) describe_sites(*this, out);
   out += std::string("attention.softmax: ") + enum_name(softmax) + "\n";
   out += std::string("attention.scale_at: ") + enum_name(scale_at) + "\n";

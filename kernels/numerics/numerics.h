@@ -45,9 +45,10 @@ std::string_view name_of(Site site);
 /// Throws UsageError naming the nearest valid site.
 Site site_from_name(std::string_view name);
 
-/// A set of sites: bit set = `b`.
+/// A set of sites: bit set = `b`, rounded to `to`.
 struct Sites {
   std::uint32_t mask = 0;
+  DType to = DType::bf16;
   constexpr bool rounded(Site s) const { return (mask >> int(s) & 1u) != 0; }
   constexpr void set(Site s, bool b) { mask = b ? mask | 1u << int(s) : mask & ~(1u << int(s)); }
   friend constexpr bool operator==(Sites, Sites) = default;
@@ -193,9 +194,10 @@ struct BackwardModes {
 };
 
 struct Numerics {
-  std::string preset = "fused";         // the name it started from; informative, not part of equality or hash
-  DType compute = DType::bf16;          // storage of activations and of the weights' compute copy; f32 makes every site `f`
-  int mantissa_bits = 7;                // kept by a rounding to the compute dtype; 7 is BF16, less is a dose-response experiment
+  std::string preset = "fused";  // the name it started from; informative, not part of equality or hash
+  // Storage of activations and of the weights' compute copy, and what `b` rounds to: bf16, f16, or, for dose-response experiments, one
+  // of e8_dtype. f32 makes every site `f`.
+  DType compute = DType::bf16;
   Sites base;                           // the sites' values where no override applies
   std::vector<SiteOverride> overrides;  // later ones win
   Softmax softmax = Softmax::flash;

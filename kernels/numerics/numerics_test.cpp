@@ -110,10 +110,10 @@ TEST(Numerics, WhatNoKernelDoesIsNamed) {
     EXPECT_EQ(unsupported(preset(name)), "") << name;
   }
   Numerics n = preset("fused");
-  n.mantissa_bits = 5;
+  n.compute = e8_dtype(5);
   n.base.set(Site::rope_out, false);
   n.reductions.shards = 3;
-  EXPECT_EQ(unsupported(n), "mantissa_bits 5, rope.out f (it is stored in bf16), reductions.shards 3");
+  EXPECT_EQ(unsupported(n), "rope.out f (it is stored in e8m5), reductions.shards 3");
   n = preset("fused");
   n.overrides.push_back({.first_layer = 1, .last_layer = 1, .place = Place::final_norm, .site = Site::norm_out, .rounded = false});
   EXPECT_EQ(unsupported(n), "norm.out f (it is stored in bf16)");
@@ -195,7 +195,7 @@ TEST(Numerics, EveryFactChangesTheHash) {
     return add(n) && !(n == base);
   };
   EXPECT_TRUE(changed([](Numerics& n) { n.overrides.push_back({.site = Site::norm_xhat, .rounded = true}); }));
-  EXPECT_TRUE(changed([](Numerics& n) { n.mantissa_bits = 6; }));
+  EXPECT_TRUE(changed([](Numerics& n) { n.compute = e8_dtype(6); }));
   EXPECT_TRUE(changed([](Numerics& n) { n.softmax = Softmax::normalised; }));
   EXPECT_TRUE(changed([](Numerics& n) { n.scale_at = ScaleAt::query; }));
   EXPECT_TRUE(changed([](Numerics& n) { n.reductions.attention_kv_tile = 256; }));

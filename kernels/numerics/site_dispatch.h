@@ -9,6 +9,7 @@ namespace plumb {
 /// Known at compile time: an `f` site costs nothing.
 template <std::uint32_t kMask>
 struct FixedSites {
+  static constexpr DType to = DType::bf16;
   static constexpr bool rounded(Site s) { return (kMask >> int(s) & 1u) != 0; }
 };
 
@@ -16,25 +17,26 @@ struct FixedSites {
 inline constexpr std::uint32_t kRunTimeSites = 1u << 31;
 static_assert(kSites < 31);
 
-/// Calls f(FixedSites<m>) for the m among kMasks equal to the `relevant` part of `sites`, else f(Sites).
+/// Calls f(FixedSites<m>) for the m among kMasks equal to the `relevant` part of `sites` where that rounds to BF16 or not at all, else
+/// f(Sites).
 template <std::uint32_t... kMasks, class F>
 void with_masks(Sites sites, Sites relevant, F&& f) {
   const std::uint32_t mask = sites.mask & (relevant.mask | kRunTimeSites);
   bool done = false;
-  ((done = done || (mask == kMasks ? (f(FixedSites<kMasks>{}), true) : false)), ...);
-  if (!done) f(Sites{mask & ~kRunTimeSites});
+  if (sites.to == DType::bf16 || mask == 0) ((done = done || (mask == kMasks ? (f(FixedSites<kMasks>{}), true) : false)), ...);
+  if (!done) f(Sites{mask & ~kRunTimeSites, sites.to});
 }
 
-/// `site` cleared when what is rounded there goes straight into `destination` and that is BF16 (or not wanted at all):
+/// `site` cleared when what is rounded there goes straight into `destination` and that is no FP32 tensor (or not wanted at all):
 /// the store rounds, and R(R(x)) = R(x).
 inline Sites stored_sites(Sites sites, Site site, const ConstMat& destination) {
-  if (!destination || destination.dtype == DType::bf16) sites.set(site, false);
+  if (!destination || destination.dtype != DType::f32) sites.set(site, false);
   return sites;
 }
 
 /// For a backward: the sites whose gradients are rounded, none when `fused`.
 constexpr Sites gradient_sites(Sites sites, BackwardMode mode) {
-  return mode == BackwardMode::mirror ? sites : Sites{sites.mask & kRunTimeSites};
+  return mode == BackwardMode::mirror ? sites : Sites{sites.mask & kRunTimeSites, sites.to};
 }
 
 }  // namespace plumb

@@ -33,7 +33,6 @@ std::string stored_site(const Numerics& n) {
 std::string unsupported(const Numerics& n) {
   const Reductions& r = n.reductions;
   const std::string faults[] = {
-      other_than("mantissa_bits", n.mantissa_bits, 7),
       n.compute == DType::f32 ? "" : stored_site(n),
       other_than("reductions.attention_qk", r.attention_qk, {MatmulOrder::pair_swapped, MatmulOrder::natural}),
       other_than("reductions.attention_pv", r.attention_pv, {MatmulOrder::pair_swapped, MatmulOrder::natural}),

@@ -11,10 +11,10 @@ bool fits(const ConstMat& optional, const ConstMat& like) {
   return !optional || (optional.rows == like.rows && optional.cols == like.cols);
 }
 
-/// A BF16 copy of the sum loses nothing that the norm reads.
+/// A rounded copy of the sum loses nothing that the norm reads.
 bool sum_is_exact(const RmsNormForward& a, Sites sites) {
   if (!a.sum || a.sum.dtype == DType::f32) return true;
-  if (!a.delta && a.stream_in.dtype == DType::bf16) return true;
+  if (!a.delta && a.stream_in.dtype == a.sum.dtype) return true;
   return sites.rounded(Site::resid_sum_to_var) && sites.rounded(Site::resid_sum_to_scale);
 }
 

@@ -127,6 +127,8 @@ void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, Backw
   const Sites inner = stored_sites(sites, Site::resid_store, a.d_sum);
   if (mode == BackwardMode::mirror) {
     with_masks<kEagerForward.mask>(inner, kGradientSites, [&](auto s) { backward(ctx, a, s, s, order); });
+  } else if (sites.to != DType::bf16) {
+    backward(ctx, a, Sites{sites.mask & kSumSites.mask, sites.to}, Sites{inner.mask & kStoreSite.mask, sites.to}, order);
   } else if (inner.rounded(Site::resid_store)) {
     with_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<kStoreSite.mask>{}, order); });
   } else {

@@ -9,7 +9,7 @@
 
 namespace plumb {
 
-RopeTable::RopeTable(int head_dim, double theta, int positions) : half_(head_dim / 2), positions_(positions) {
+RopeTable::RopeTable(int head_dim, double theta, int positions, DType to) : half_(head_dim / 2), positions_(positions) {
   if (!(head_dim >= 2 && head_dim % 2 == 0)) throw Error("rope: head_dim must be even and at least 2, not " + std::to_string(head_dim));
   if (!(theta > 0)) throw Error("rope: theta must be positive, not " + std::to_string(theta));
   require(positions >= 1, "rope: the table needs at least one position");
@@ -22,8 +22,8 @@ RopeTable::RopeTable(int head_dim, double theta, int positions) : half_(head_dim
       const std::size_t at = std::size_t(std::int64_t(p) * half_ + j);
       values_[at] = y.cos;
       values_[at + std::size_t(one)] = y.sin;
-      values_[at + std::size_t(2 * one)] = round_bf16(y.cos);
-      values_[at + std::size_t(3 * one)] = round_bf16(y.sin);
+      values_[at + std::size_t(2 * one)] = round_to(to, y.cos);
+      values_[at + std::size_t(3 * one)] = round_to(to, y.sin);
     }
   }
 }

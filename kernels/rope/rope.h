@@ -19,7 +19,8 @@ namespace plumb {
 class RopeTable {
  public:
   RopeTable() = default;
-  RopeTable(int head_dim, double theta, int positions);
+  /// to: what site rope.cos_sin_table rounds to.
+  RopeTable(int head_dim, double theta, int positions, DType to = DType::bf16);
   /// 1 / theta^(2j/head_dim), j < head_dim/2.
   static float inverse_frequency(int head_dim, double theta, int j);
   int head_dim() const { return 2 * half_; }

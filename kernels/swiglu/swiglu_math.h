@@ -13,8 +13,8 @@ template <class V>
 
 template <class S, class V>
 [[gnu::always_inline]] inline V swiglu_step(S sites, V g, V u) {
-  const V s = round_if(sites.rounded(Site::swiglu_silu), silu(g));
-  return round_if(sites.rounded(Site::swiglu_out), s * u);
+  const V s = round_if(sites.rounded(Site::swiglu_silu), silu(g), sites.to);
+  return round_if(sites.rounded(Site::swiglu_out), s * u, sites.to);
 }
 
 template <class V>
@@ -29,9 +29,9 @@ template <class G, class V>
   const bool rounded = gradient_sites.rounded(Site::swiglu_silu);
   const V one(1.0f);
   const V denominator = one + exp_(-g);
-  const V s = round_if(rounded, g / denominator);
+  const V s = round_if(rounded, g / denominator, gradient_sites.to);
   const V sigma = one / denominator;
-  const V ds = round_if(rounded, d * u);
+  const V ds = round_if(rounded, d * u, gradient_sites.to);
   return {.gate = ds * sigma * (one + g * (one - sigma)), .up = d * s};
 }
 

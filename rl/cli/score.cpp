@@ -83,9 +83,9 @@ Scores score_all(LoadedModel& model, const ScoreInput& in, const ExecutionConfig
     sequences.push_back({.tokens = std::span(tokens).subspan(std::size_t(b * longer), std::size_t(longer)), .prompt_len = 1});
   }
   Scorer scorer(model.config, model.numerics, execution, longer);
-  const bool rounded = model.numerics.sites(model.config.layers - 1, model.config.layers, Place::block).rounded(Site::lm_head_logits);
+  const Sites sites = model.numerics.sites(model.config.layers - 1, model.config.layers, Place::block);
   const std::int64_t rows = in.batch * in.length, vocab = model.config.vocab_size;
-  Scores out{.logits_dtype = rounded ? DType::bf16 : DType::f32};
+  Scores out{.logits_dtype = sites.rounded(Site::lm_head_logits) ? sites.to : DType::f32};
   out.logits = Buffer(std::size_t(rows * vocab) * bytes_of(out.logits_dtype));
   TokenScores scores =
       scorer.score(*model.ctx, *model.weights, sequences, temperature, make_mat(out.logits.data(), rows, vocab, out.logits_dtype));

@@ -65,8 +65,6 @@ const std::vector<FactKind>& fact_kinds() {
   static const std::vector<FactKind> kinds = {
       {"compute", Region::storage, [](const Numerics& n) { return std::string(name_of(n.compute)); },
        [](const Numerics& from, Numerics& to) { to.compute = from.compute; }},
-      {"mantissa_bits", Region::storage, [](const Numerics& n) { return std::to_string(n.mantissa_bits); },
-       [](const Numerics& from, Numerics& to) { to.mantissa_bits = from.mantissa_bits; }},
       {"softmax", Region::attention, [](const Numerics& n) { return std::string(enum_name(n.softmax)); },
        [](const Numerics& from, Numerics& to) { to.softmax = from.softmax; }},
       {"scale_at", Region::attention, [](const Numerics& n) { return std::string(enum_name(n.scale_at)); },

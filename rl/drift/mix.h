@@ -18,7 +18,7 @@ enum class Region : std::uint8_t {
   attention,   // attn.scores, attn.scaled, attn.probs, softmax, scale_at, exp
   head,        // lm_head.logits, logits.temperature
   embedding,   // embedding
-  storage,     // compute dtype, mantissa bits, and the sites that are its stores
+  storage,     // compute dtype, and the sites that are its stores
   reductions,  // the order of every sum
 };
 constexpr auto enum_names(Region) {

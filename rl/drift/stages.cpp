@@ -12,7 +12,7 @@ namespace plumb {
 namespace {
 
 float value_at(ConstMat m, std::int64_t row, std::int64_t col) {
-  return m.dtype == DType::f32 ? m.row<float>(row)[col] : to_float(m.row<BF16>(row)[col]);
+  return m.dtype == DType::bf16 ? to_float(m.row<BF16>(row)[col]) : m.row<float>(row)[col];
 }
 
 /// Of a row's values in FP32, so that a BF16 and an FP32 tensor of equal values are equal. -0 and 0 differ.
@@ -128,7 +128,7 @@ bool concerns(Stage stage, Site site) {
 
 bool fact_concerns(Stage stage, const std::string& fact) {
   const auto is = [&](const char* name) { return fact.starts_with(name); };
-  if (is("compute") || is("mantissa_bits")) return true;
+  if (is("compute")) return true;
   switch (stage) {
     case Stage::input_norm:
     case Stage::post_norm:

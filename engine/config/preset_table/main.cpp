@@ -56,7 +56,7 @@ void check_complete(const PresetFile& p, const std::string& file) {
     return std::any_of(p.facts.begin(), p.facts.end(), [&](const NumericsFact& f) { return f.key == key; });
   };
   for (const auto& [key, value] : numerics_facts(p.numerics)) {
-    const bool by_default = key == "mantissa_bits" && value == "7";
+    const bool by_default = key == "mantissa_bits" && e8_mantissa_bits(p.numerics.compute) == 0;
     const bool by_every = (key.starts_with("backward.") && stated("backward")) || (stated("every_site") && is_site_name(key));
     if (!by_default && !by_every && !stated(key)) throw UsageError(fmt::format("{}: {} is not stated", file, key));
   }
@@ -122,13 +122,12 @@ std::string preset_code(const PresetFile& p) {
     facts += fmt::format("           {{{}, {}, Knowledge::{}, {}}},\n", literal(f.key), literal(f.value), f.knowledge, literal(f.source));
   }
   return fmt::format(
-      "      {{.name = {0},\n       .stack = {1},\n       .summary = {2},\n       .numerics = {{.preset = {0}, .compute = DType::{3}, "
-      ".mantissa_bits "
-      "= {4}, .base = {{{5:#x}u}}, .overrides = {{{6}}},\n                    .softmax = {7}, .scale_at = {8},\n                    "
+      "      {{.name = {0},\n       .stack = {1},\n       .summary = {2},\n       .numerics = {{.preset = {0}, .compute = DType({3}), "
+      ".base = {{{4:#x}u}}, .overrides = {{{5}}},\n                    .softmax = {6}, .scale_at = {7},\n                    "
       ".reductions = "
-      "{9},\n                    .backward = {10}}},\n       .facts = {{\n{11}       }}}},\n",
-      literal(p.name), literal(p.stack), literal(p.summary), name_of(n.compute), n.mantissa_bits, n.base.mask, overrides,
-      enumerator("Softmax", n.softmax), enumerator("ScaleAt", n.scale_at), reductions_code(n.reductions), backward_code(n.backward), facts);
+      "{8},\n                    .backward = {9}}},\n       .facts = {{\n{10}       }}}},\n",
+      literal(p.name), literal(p.stack), literal(p.summary), int(n.compute), n.base.mask, overrides, enumerator("Softmax", n.softmax),
+      enumerator("ScaleAt", n.scale_at), reductions_code(n.reductions), backward_code(n.backward), facts);
 }
 
 constexpr const char* kHeading = "// Written by the build from configs/numerics/*.yaml: edit those.\n";
