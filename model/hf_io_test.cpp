@@ -83,6 +83,20 @@ TEST_F(HfFolder, RoundTripInBothTypesSingleAndSharded) {
 }
 
 // cases.md 36
+// FP16 models are stored as FP16; an e8 format, for which files have no type, as the FP32 values that it rounds to.
+TEST_F(HfFolder, FormatsHeldInFp32MemoryAreStoredRounded) {
+  const ModelConfig c = small_config(Family::qwen3, true);
+  const std::vector<float> values = floats(lively_parameters(c, 3));
+  for (DType dtype : {DType::f16, e8_dtype(4), e8_dtype(12)}) {
+    save(c, dtype);
+    const std::vector<float> back = floats(load(c));
+    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(back[i], round_to(dtype, values[i])) << name_of(dtype);
+    const SafetensorsFile file(folder_ / "model.safetensors");
+    for (const StoredTensor& t : file.tensors()) EXPECT_EQ(t.dtype, dtype == DType::f16 ? StoredType::f16 : StoredType::f32);
+    EXPECT_THAT(read_file(folder_ / "config.json"), HasSubstr(dtype == DType::f16 ? "float16" : "float32"));
+  }
+}
+
 TEST_F(HfFolder, ATiedHeadIsNotWritten) {
   const ModelConfig c = small_config(Family::qwen3, true);
   save(c, DType::bf16, 20000);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/trainer/loss_scaling.h"
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
 #include "model/files/files.h"
@@ -42,6 +43,12 @@ void check_optimizer(const std::string& name, const OptimizerConfig& o) {
   at_least(key("weight_decay").c_str(), o.weight_decay, 0);
   at_least(key("grad_clip").c_str(), o.grad_clip, 0);
   at_least(key("max_nonfinite_steps").c_str(), o.max_nonfinite_steps, 1);
+  const LossScalingConfig& l = o.loss_scaling;
+  between(key("loss_scaling.scale").c_str(), l.scale, kLeastLossScale, kMostLossScale);
+  refuse(l.growth_factor <= 1, fmt::format("{} is {}; more than 1 is right", key("loss_scaling.growth_factor"), l.growth_factor));
+  refuse(l.backoff_factor <= 0 || l.backoff_factor >= 1,
+         fmt::format("{} is {}; more than 0 and less than 1 is right", key("loss_scaling.backoff_factor"), l.backoff_factor));
+  at_least(key("loss_scaling.growth_interval").c_str(), l.growth_interval, 1);
   const ScheduleConfig& s = o.schedule;
   at_least(key("schedule.warmup_steps").c_str(), s.warmup_steps, 0);
   at_least(key("schedule.total_steps").c_str(), s.total_steps, 0);

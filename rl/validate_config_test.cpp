@@ -87,10 +87,26 @@ TEST(ValidateConfig, ImpossibleCombinationsNameBothKeys) {
 }
 
 TEST(ValidateConfig, ValuesOutOfRangeAreRefused) {
-  for (const char* set :
-       {"run.steps=-1", "optimizer.lr=-1", "optimizer.beta1=1", "optimizer.eps=0", "sampling.top_p=0", "sampling.top_p=1.5",
-        "sampling.max_new_tokens=0", "grpo.dual_clip=0.5", "grpo.clip_low=2", "grpo.epochs=0", "checkpoint.keep=0", "execution.threads=-1",
-        "sampling.stop=['']", "task.digits=0", "task.train_file=/no/such/file", "model.tokenizer=/no/such"}) {
+  for (const char* set : {"run.steps=-1",
+                          "optimizer.lr=-1",
+                          "optimizer.beta1=1",
+                          "optimizer.eps=0",
+                          "sampling.top_p=0",
+                          "sampling.top_p=1.5",
+                          "sampling.max_new_tokens=0",
+                          "grpo.dual_clip=0.5",
+                          "grpo.clip_low=2",
+                          "grpo.epochs=0",
+                          "checkpoint.keep=0",
+                          "execution.threads=-1",
+                          "sampling.stop=['']",
+                          "optimizer.loss_scaling.scale=0",
+                          "optimizer.loss_scaling.growth_factor=1",
+                          "optimizer.loss_scaling.backoff_factor=1",
+                          "optimizer.loss_scaling.growth_interval=0",
+                          "task.digits=0",
+                          "task.train_file=/no/such/file",
+                          "model.tokenizer=/no/such"}) {
     const std::string key(set, std::strchr(set, '=') - set);
     EXPECT_THAT(error_of({set}), HasSubstr(key)) << set;
   }

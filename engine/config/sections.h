@@ -76,6 +76,29 @@ void visit(V& v, ScheduleConfig& c) {
   v.field("final_ratio", c.final_ratio, "learning rate at the end of the decay, as a share of the peak");
 }
 
+enum class LossScaling : std::uint8_t { automatic, off, fixed, dynamic };
+constexpr auto enum_names(LossScaling) {
+  using enum LossScaling;
+  return std::array{std::pair{automatic, "auto"}, std::pair{off, "off"}, std::pair{fixed, "fixed"}, std::pair{dynamic, "dynamic"}};
+}
+
+/// As torch.amp.GradScaler: the loss, and so every gradient of the backward, is multiplied by a scale, the finished gradients divided.
+struct LossScalingConfig {
+  LossScaling mode = LossScaling::automatic;
+  double scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int growth_interval = 2000;
+};
+template <class V>
+void visit(V& v, LossScalingConfig& c) {
+  v.field("mode", c.mode, "auto: dynamic when the update side computes in fp16, else off; fixed: always `scale`; dynamic; off");
+  v.field("scale", c.scale, "what the loss is multiplied by: always, or at first (dynamic); powers of two cost no bit");
+  v.field("growth_factor", c.growth_factor, "dynamic: factor of the scale after growth_interval steps without overflow");
+  v.field("backoff_factor", c.backoff_factor, "dynamic: factor of the scale after a step whose gradient was not finite (and was skipped)");
+  v.field("growth_interval", c.growth_interval, "dynamic: steps without overflow before the scale grows");
+}
+
 struct OptimizerConfig {
   double lr = 1e-6;
   double beta1 = 0.9;
@@ -84,6 +107,7 @@ struct OptimizerConfig {
   double weight_decay = 0.01;
   double grad_clip = 1.0;
   int max_nonfinite_steps = 5;
+  LossScalingConfig loss_scaling;
   ScheduleConfig schedule;
   std::vector<std::string> frozen;
 };
@@ -96,7 +120,8 @@ void visit(V& v, OptimizerConfig& c) {
   v.field("weight_decay", c.weight_decay, "decoupled weight decay, applied to every trained parameter as torch.optim.AdamW does");
   v.field("grad_clip", c.grad_clip, "largest global gradient norm; 0: no clipping");
   v.field("max_nonfinite_steps", c.max_nonfinite_steps,
-          "steps in a row that may be skipped for a non-finite gradient before the run stops");
+          "steps in a row that may be skipped for a non-finite gradient before the run stops (a loss scale above 1 falls first)");
+  v.section("loss_scaling", c.loss_scaling, "loss scaling, for gradients that would underflow in fp16");
   v.section("schedule", c.schedule, "learning-rate schedule");
   v.field("frozen", c.frozen, "parameters that are not trained: shell-style patterns over Hugging Face names, e.g. model.embed_tokens.*");
 }

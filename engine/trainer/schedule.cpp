@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "engine/trainer/loss_scaling.h"
 #include "engine/trainer/optimizer.h"
 #include "kernels/core/error.h"
 
@@ -34,6 +35,11 @@ void check_optimizer(const OptimizerConfig& c) {
   require_usage(c.weight_decay >= 0 && std::isfinite(c.weight_decay), "weight_decay", c.weight_decay, "at least 0");
   require_usage(c.grad_clip >= 0 && std::isfinite(c.grad_clip), "grad_clip", c.grad_clip, "at least 0 (0: no clipping)");
   require_usage(c.max_nonfinite_steps >= 1, "max_nonfinite_steps", c.max_nonfinite_steps, "at least 1");
+  const LossScalingConfig& s = c.loss_scaling;
+  require_usage(s.scale >= kLeastLossScale && s.scale <= kMostLossScale, "loss_scaling.scale", s.scale, "from 2^-126 to 2^126");
+  require_usage(s.growth_factor > 1 && std::isfinite(s.growth_factor), "loss_scaling.growth_factor", s.growth_factor, "above 1");
+  require_usage(s.backoff_factor > 0 && s.backoff_factor < 1, "loss_scaling.backoff_factor", s.backoff_factor, "between 0 and 1");
+  require_usage(s.growth_interval >= 1, "loss_scaling.growth_interval", s.growth_interval, "at least 1");
   require_usage(c.schedule.warmup_steps >= 0, "schedule.warmup_steps", c.schedule.warmup_steps, "at least 0");
   require_usage(c.schedule.final_ratio >= 0 && c.schedule.final_ratio <= 1, "schedule.final_ratio", c.schedule.final_ratio, "in [0, 1]");
   require_usage(c.schedule.kind == LrSchedule::constant || c.schedule.total_steps > c.schedule.warmup_steps, "schedule.total_steps",

@@ -119,7 +119,7 @@ TokenScores Scorer::score(Context& ctx, const Weights& weights, std::span<const 
 }
 
 void Scorer::accumulate(Context& ctx, const Weights& weights, std::span<const TrainSequence> sequences, float temperature,
-                        const TokenObjective& objective, Gradients& gradients) {
+                        const TokenObjective& objective, Gradients& gradients, float loss_scale) {
   require(training_, "internal: a scorer without training memory cannot accumulate gradients");
   check(weights, sequences, temperature);
   for (std::size_t first = 0; first < sequences.size();) {
@@ -130,6 +130,10 @@ void Scorer::accumulate(Context& ctx, const Weights& weights, std::span<const Tr
     std::fill_n(d_entropy_.begin(), n, 0.0f);
     objective(first, count, std::span(logprob_).first(n), std::span(entropy_).first(n), std::span(argmax_).first(n),
               std::span(d_logprob_).first(n), std::span(d_entropy_).first(n));
+    for (std::size_t i = 0; loss_scale != 1.0f && i < n; ++i) {
+      d_logprob_[i] *= loss_scale;
+      d_entropy_[i] *= loss_scale;
+    }
     backward(ctx, weights, temperature, gradients);
     first += count;
   }

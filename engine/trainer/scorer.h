@@ -41,8 +41,10 @@ class Scorer {
   /// Scores of all response tokens, by the weights handed in (of this shape, in the compute dtype).
   /// logits: when given, (response tokens, V), the logits before the temperature.
   TokenScores score(Context&, const Weights&, std::span<const TrainSequence>, float temperature, Mat logits = {});
-  /// Forward and backward over all sequences, in micro-batches of consecutive sequences; adds to the gradients.
-  void accumulate(Context&, const Weights&, std::span<const TrainSequence>, float temperature, const TokenObjective&, Gradients&);
+  /// Forward and backward over all sequences, in micro-batches of consecutive sequences; adds to the gradients, those of the objective
+  /// times loss_scale.
+  void accumulate(Context&, const Weights&, std::span<const TrainSequence>, float temperature, const TokenObjective&, Gradients&,
+                  float loss_scale = 1.0f);
 
   std::size_t memory_bytes() const;
   static std::size_t memory_bytes(const ModelConfig&, const Numerics&, const ExecutionConfig&, std::int64_t max_sequence,

@@ -8,6 +8,7 @@
 #include "engine/trainer/optimizer.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/core/error.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace plumb {
 
@@ -22,6 +23,7 @@ struct Trainer::State {
     scorer.emplace(model, numerics, execution, max_sequence, true);
     for (Buffer* b : {&state.master, &state.m, &state.v, &flat_gradient}) *b = Buffer(flat_bytes());
     set_frozen();
+    state.loss_scale = initial_loss_scale(optimizer.loss_scaling, numerics.compute);
   }
 
   static const OptimizerConfig& checked(const OptimizerConfig& config) {
@@ -43,6 +45,7 @@ struct Trainer::State {
   void finish(Context& ctx) {
     if (finished) return;
     finish_gradients(ctx, parameters(), model(), scorer->numerics(), gradients);
+    if (state.loss_scale.value != 1) scale_in_place(ctx, gradients.flat, parameters().flat_size(), unscaling_factor(state.loss_scale));
     finished = true;
   }
 
@@ -124,6 +127,7 @@ void Trainer::reset_optimizer(const OptimizerConfig& config) {
   s.m.zero();
   s.v.zero();
   s.optimizer_steps = s.schedule_steps = s.nonfinite_in_a_row = 0;
+  s.loss_scale = initial_loss_scale(config.loss_scaling, numerics().compute);
   clear_gradients();
 }
 
@@ -133,7 +137,7 @@ TokenScores Trainer::score(Context& ctx, const Weights& weights, std::span<const
 
 void Trainer::accumulate(Context& ctx, std::span<const TrainSequence> sequences, float temperature, const TokenObjective& objective) {
   require(!impl_->finished, "internal: gradients were read; step() or clear_gradients() comes before more are accumulated");
-  impl_->scorer->accumulate(ctx, impl_->weights, sequences, temperature, objective, impl_->gradients);
+  impl_->scorer->accumulate(ctx, impl_->weights, sequences, temperature, objective, impl_->gradients, float(impl_->state.loss_scale.value));
 }
 
 const float* Trainer::gradients(Context& ctx) {
@@ -155,10 +159,17 @@ StepResult Trainer::step(Context& ctx) {
   const double squares = sum_of_squares(ctx, s.gradients.flat, s.parameters().flat_size());
   result.grad_norm = std::sqrt(squares);
   ++s.state.schedule_steps;
-  if (!State::in_range(squares)) {
+  const DType compute = s.scorer->numerics().compute;
+  LossScale& loss_scale = s.state.loss_scale;
+  if (loss_scale.active) result.loss_scale = loss_scale.value;
+  const bool overflow = !State::in_range(squares);
+  const bool expected = overflow_is_expected(s.optimizer.loss_scaling, compute, loss_scale);
+  update_loss_scale(s.optimizer.loss_scaling, compute, overflow, loss_scale);
+  if (overflow) {
     result.skipped = true;
     result.nonfinite = s.first_nonfinite(ctx);
     s.clear(ctx);
+    if (expected) return result;
     if (++s.state.nonfinite_in_a_row >= s.optimizer.max_nonfinite_steps)
       throw Error(
           fmt::format("the gradient was not finite in {} steps in a row (optimizer.max_nonfinite_steps), now that of {}; the weights "

@@ -2,10 +2,12 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "engine/config/sections.h"
+#include "engine/trainer/loss_scaling.h"
 #include "engine/trainer/packing.h"
 #include "engine/trainer/scorer.h"
 #include "kernels/core/buffer.h"
@@ -17,12 +19,13 @@
 namespace plumb {
 
 struct StepResult {
-  double grad_norm = 0;  // before clipping
+  double grad_norm = 0;  // before clipping, of the unscaled gradient
   double clip_factor = 1;
   double lr = 0;
-  bool skipped = false;     // the gradient's norm is no finite FP32 number: nothing was changed
-  std::string nonfinite;    // then: the first parameter of which that is true
-  double update_ratio = 0;  // ||update|| / ||weights|| over all parameters
+  bool skipped = false;              // the gradient's norm is no finite FP32 number: nothing was changed
+  std::string nonfinite;             // then: the first parameter of which that is true
+  double update_ratio = 0;           // ||update|| / ||weights|| over all parameters
+  std::optional<double> loss_scale;  // of this step; none without loss scaling
 };
 
 /// Everything of a trainer that changes; one visit serves save and load.
@@ -33,6 +36,7 @@ struct TrainerState {
   std::int64_t optimizer_steps = 0;  // taken, skipped ones excluded: the t of AdamW
   std::int64_t schedule_steps = 0;   // attempted: the position in the schedule
   std::int64_t nonfinite_in_a_row = 0;
+  LossScale loss_scale;
 };
 
 template <class V>
@@ -46,6 +50,7 @@ void visit_state(V& v, TrainerState& s) {
   v.value("optimizer_steps", s.optimizer_steps);
   v.value("schedule_steps", s.schedule_steps);
   v.value("nonfinite_in_a_row", s.nonfinite_in_a_row);
+  visit_state(v, s.loss_scale);
 }
 
 /// lr at a 0-based step: during warm-up lr*(step+1)/warmup_steps, then the schedule as a function of
@@ -67,17 +72,18 @@ class Trainer {
   TrainerState& state();
   /// After state() was written (initialisation, load): recomputes the weights' compute copy.
   void refresh_weights(Context&);
-  /// Fresh moments and step counts, new optimizer settings (between phases of a run).
+  /// Fresh moments, step counts and loss scale, new optimizer settings (between phases of a run).
   void reset_optimizer(const OptimizerConfig&);
 
   /// Forward only, with `weights` (this trainer's own, or a reference model's of the same shape). See Scorer::score.
   TokenScores score(Context&, const Weights& weights, std::span<const TrainSequence>, float temperature, Mat logits = {});
   /// Forward and backward over all sequences, in micro-batches of consecutive sequences; adds to the gradients.
   void accumulate(Context&, std::span<const TrainSequence>, float temperature, const TokenObjective&);
-  /// Applies the accumulated gradients (clip, AdamW, weights' copy) and clears them. A gradient that is not finite leaves
-  /// weights, moments and optimizer_steps as they are; throws Error after max_nonfinite_steps such steps in a row.
+  /// Applies the accumulated gradients (unscale, clip, AdamW, weights' copy) and clears them. A gradient that is not finite leaves
+  /// weights, moments and optimizer_steps as they are; throws Error after max_nonfinite_steps such steps in a row, not counting those
+  /// that let a dynamic loss scale fall to 1.
   StepResult step(Context&);
-  /// FP32 gradients as accumulated and finished (flat_size); for `score --gradients` and tests. Nothing can be accumulated
+  /// FP32 gradients as accumulated, finished and unscaled (flat_size); for `score --gradients` and tests. Nothing can be accumulated
   /// between this and the next step() or clear_gradients().
   const float* gradients(Context&);
   void clear_gradients();

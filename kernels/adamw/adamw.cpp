@@ -2,6 +2,7 @@
 
 #include "kernels/adamw/adamw_cpu.h"
 #include "kernels/core/error.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace plumb {
 
@@ -36,6 +37,7 @@ void adamw(Context& ctx, const AdamW& a) {
           "internal: adamw: master, grad, m and v are needed");
   require(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1, "adamw: beta1 and beta2 must be in [0, 1)");
   cpu::adamw(ctx, a, scalars_of(a));
+  if (a.weight != nullptr && is_emulated(a.weight_dtype)) round_in_place(ctx, static_cast<float*>(a.weight), a.n, a.weight_dtype);
 }
 
 double sum_of_squares(Context& ctx, const float* x, std::int64_t n) { return cpu::sum_of_squares(ctx, x, n); }

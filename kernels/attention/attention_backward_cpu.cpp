@@ -226,9 +226,10 @@ void clear(const Work& w, float* a, float* b) {
 }
 
 /// mirror: a head's gradient is a tensor of its own, in the storage type of k and v.
-void add_head(const Work& w, const float* head, ConstMat like, float* sum) {
-  const bool round = like.dtype != DType::f32;
-  for (std::int64_t i = 0; i < w.keys * w.width; i += 16) store16(sum + i, load16(sum + i) + round_if(round, load16(head + i), like.dtype));
+void add_head(const Work& w, float* head, ConstMat like, float* sum) {
+  const bool round = like.dtype == DType::bf16;
+  if (is_emulated(like.dtype)) round_row(head, w.keys * w.width, like.dtype);
+  for (std::int64_t i = 0; i < w.keys * w.width; i += 16) store16(sum + i, load16(sum + i) + round_if(round, load16(head + i)));
 }
 
 void store_key_gradients(const Work& w, const float* d_k, const float* d_v) {

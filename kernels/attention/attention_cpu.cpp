@@ -319,12 +319,14 @@ void add_values(Block& b, std::int64_t tile, std::int64_t tile_end) {
 }
 
 void store_outputs(Block& b) {
-  const bool round = b.sites.rounded(Site::attn_out);
+  const bool round = b.sites.rounded(Site::attn_out) && b.sites.to == DType::bf16;
+  const bool emulated = b.sites.rounded(Site::attn_out) && b.sites.to != DType::bf16;
   const std::int64_t first_row = b.unit.sequence->first_row + b.unit.first;
   for_each_row(b, [&](std::int64_t r, std::int64_t t, std::int64_t head) {
     float* o = b.o + r * b.plan.width;
     const F32x16 factor(b.normalised ? 1.0f : 1.0f / b.row_sum[r]);
-    for (std::int64_t d = 0; d < b.plan.width; d += 16) store16(o + d, round_if(round, load16(o + d) * factor, b.sites.to));
+    for (std::int64_t d = 0; d < b.plan.width; d += 16) store16(o + d, round_if(round, load16(o + d) * factor));
+    if (emulated) round_row(o, b.plan.width, b.sites.to);
     store_row(b.a.out, first_row + t, head * b.a.head_dim, b.a.head_dim, o);
     if (b.a.row_max == nullptr) return;
     b.a.row_max[(first_row + t) * b.a.heads + head] = b.row_max[r];

@@ -6,7 +6,7 @@
 
 #include "kernels/core/exp_approximations.h"
 #include "kernels/core/math.h"
-#include "kernels/numerics/numerics.h"
+#include "kernels/numerics/site_dispatch.h"
 
 namespace plumb::attention_detail {
 
@@ -184,27 +184,43 @@ void fused_gradient_row(const RowGradient& g, float* p, float* ds) {
   std::fill(ds + done, ds + g.width, 0.0f);
 }
 
-/// The same with a gradient rounded wherever its forward value was: dP at attn.probs, dS at attn.scaled and, after the
+/// In: p = scaled scores, ds = dP. Out: p = the probabilities, ds = dP rounded. Returns their dot product, 16 lanes.
+template <AttentionExp kExp>
+float mirror_probabilities(const RowGradient& g, bool rounded, float* p, float* ds) {
+  const F32x16 inverse(1.0f / g.sum);
+  F32x16 sum(0.0f);
+  for (std::int64_t j = 0; j < g.n; j += 16) {
+    const F32x16 prob = probability<kExp>(g, p, j, inverse);
+    const F32x16 dp = keep_lanes(round_if(rounded, load16(ds + j)), g.n - j);
+    sum = sum + dp * prob;
+    store16(p + j, prob);
+    store16(ds + j, dp);
+  }
+  return fold_sum(sum);
+}
+
+/// The softmax backward behind mirror_probabilities. S: RunTimeSites or EmulatedSites.
+template <class S>
+void mirror_scores(const RowGradient& g, S sites, F32x16 row_dot, float* p, float* ds) {
+  for (std::int64_t j = 0; j < g.n; j += 16) {
+    const F32x16 prob = load16(p + j);
+    const F32x16 gradient = round_if(sites.rounded(Site::attn_scaled), score_gradient(prob, load16(ds + j), row_dot), sites.to);
+    store16(ds + j, keep_lanes(round_if(sites.rounded(Site::attn_scores), gradient * F32x16(g.scale), sites.to), g.n - j));
+    store16(p + j, round_if(sites.rounded(Site::attn_probs), prob, sites.to));
+  }
+}
+
+/// fused_gradient_row with a gradient rounded wherever its forward value was: dP at attn.probs, dS at attn.scaled and, after the
 /// scale, at attn.scores. The softmax backward itself is FP32 on unrounded probabilities, its row sum 16 lanes; p is
 /// rounded (attn.probs) for the product with dO.
 template <AttentionExp kExp>
 void mirror_gradient_row(const RowGradient& g, Sites sites, float* p, float* ds) {
   const bool probs = sites.rounded(Site::attn_probs);
-  const F32x16 inverse(1.0f / g.sum);
-  F32x16 sum(0.0f);
-  for (std::int64_t j = 0; j < g.n; j += 16) {
-    const F32x16 prob = probability<kExp>(g, p, j, inverse);
-    const F32x16 dp = keep_lanes(round_if(probs, load16(ds + j), sites.to), g.n - j);
-    sum = sum + dp * prob;
-    store16(p + j, prob);
-    store16(ds + j, dp);
-  }
-  const F32x16 row_dot(fold_sum(sum));
-  for (std::int64_t j = 0; j < g.n; j += 16) {
-    const F32x16 prob = load16(p + j);
-    const F32x16 gradient = round_if(sites.rounded(Site::attn_scaled), score_gradient(prob, load16(ds + j), row_dot), sites.to);
-    store16(ds + j, keep_lanes(round_if(sites.rounded(Site::attn_scores), gradient * F32x16(g.scale), sites.to), g.n - j));
-    store16(p + j, round_if(probs, prob, sites.to));
+  if (sites.to == DType::bf16) {
+    mirror_scores(g, RunTimeSites{sites.mask}, F32x16(mirror_probabilities<kExp>(g, probs, p, ds)), p, ds);
+  } else {
+    if (probs) round_row(ds, g.n, sites.to);
+    mirror_scores(g, EmulatedSites{sites.mask, sites.to}, F32x16(mirror_probabilities<kExp>(g, false, p, ds)), p, ds);
   }
   const std::int64_t done = (g.n + 15) / 16 * 16;
   std::fill(p + done, p + g.width, 0.0f);

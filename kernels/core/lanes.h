@@ -57,10 +57,10 @@ inline __m256 round_bf16(__m256 x) {
 }
 inline F32x16 round_bf16(F32x16 x) { return {round_bf16(x.lo), round_bf16(x.hi)}; }
 
-/// As the scalar round_to of dtype.h. Out of line: formats other than BF16 are experiments, and code around a call stays small.
+/// As the scalar round_to of dtype.h. A call: loops of BF16 paths may not contain it, not even where it is never reached.
 F32x16 round_to(DType t, F32x16 x);
 
-/// A rounding site: x rounded to its format when the site is `b`, x when it is `f`.
+/// A rounding site: x rounded to its format when the site is `b`, x when it is `f`. `to` is known at compile time or not BF16.
 template <class V>
 [[gnu::always_inline]] inline V round_if(bool rounded, V x, DType to = DType::bf16) {
   if (!rounded) return x;

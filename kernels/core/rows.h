@@ -28,15 +28,14 @@ struct RowIn {
 
 struct RowOut {
   void* data = nullptr;
-  DType dtype = DType::f32;
+  bool bf16 = false;
 
   RowOut() = default;
-  RowOut(const Mat& m, std::int64_t row) : data(m.row_bytes(row)), dtype(m.dtype) {}
-  /// Rounds to the row's type.
+  RowOut(const Mat& m, std::int64_t row) : data(m.row_bytes(row)), bf16(m.dtype == DType::bf16) {}
+  /// Rounds when the row is BF16. Emulated formats round in a pass of their own (round_emulated).
   template <class N>
   [[gnu::always_inline]] void store(std::int64_t i, F32x16 x, N n) const {
-    if (dtype == DType::bf16) return store_part(static_cast<BF16*>(data) + i, x, n);
-    if (dtype != DType::f32) x = round_to(dtype, x);
+    if (bf16) return store_part(static_cast<BF16*>(data) + i, x, n);
     store_part(static_cast<float*>(data) + i, x, n);
   }
 };

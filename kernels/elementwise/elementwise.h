@@ -21,6 +21,9 @@ void column_sums(Context&, ConstMat x, float* sums);
 /// x = x rounded to a format, on n FP32 values, in place.
 void round_in_place(Context&, float* x, std::int64_t n, DType to = DType::bf16);
 
+/// x = x * factor on n FP32 values, in place.
+void scale_in_place(Context&, float* x, std::int64_t n, float factor);
+
 /// out[i] = in[index[i]], or +0 where index[i] is negative. in: (N, C), out: (M, C) of the same dtype, index: (M), each below N.
 void gather_rows(Context&, ConstMat in, const std::int32_t* index, Mat out);
 

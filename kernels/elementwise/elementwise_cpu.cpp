@@ -20,19 +20,6 @@ void add_row(A* a, const B* b, std::int64_t n) {
   }
 }
 
-/// a = a + b in a's own format, and a = b, for the formats that are held in FP32 memory.
-void add_emulated(const Mat& a, const ConstMat& b, std::int64_t row) {
-  const RowIn left(a, row);
-  const RowIn right(b, row);
-  const RowOut out(a, row);
-  for_lanes(0, a.cols, [&](std::int64_t i, auto n) { out.store(i, left.load(i, n) + right.load(i, n), n); });
-}
-void convert_emulated(const ConstMat& in, const Mat& out, std::int64_t row) {
-  const RowIn from(in, row);
-  const RowOut to(out, row);
-  for_lanes(0, in.cols, [&](std::int64_t i, auto n) { to.store(i, from.load(i, n), n); });
-}
-
 template <class In, class Out>
 void convert_row(const In* in, Out* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += kLanes) {
@@ -62,10 +49,6 @@ void with_type(DType dtype, F&& f) {
 
 void add_in_place(Context& ctx, Mat a, ConstMat b) {
   ctx.parallel_for(a.rows, rows_per_thread(a.cols), [&](std::int64_t begin, std::int64_t end, int) {
-    if (is_emulated(a.dtype)) {
-      for (std::int64_t r = begin; r < end; ++r) add_emulated(a, b, r);
-      return;
-    }
     with_type(a.dtype, [&]<class A>(A) {
       with_type(b.dtype, [&]<class B>(B) {
         for (std::int64_t r = begin; r < end; ++r) add_row(a.row<A>(r), b.row<B>(r), a.cols);
@@ -82,9 +65,7 @@ void convert(Context& ctx, ConstMat in, Mat out) {
       return;
     }
     for (std::int64_t r = begin; r < end; ++r) {
-      if (is_emulated(in.dtype) || is_emulated(out.dtype)) {
-        convert_emulated(in, out, r);
-      } else if (in.dtype == DType::f32) {
+      if (in.dtype == DType::f32) {
         convert_row(in.row<float>(r), out.row<BF16>(r), in.cols);
       } else {
         convert_row(in.row<BF16>(r), out.row<float>(r), in.cols);
@@ -102,10 +83,17 @@ void column_sums(Context& ctx, ConstMat x, float* sums) {
 
 void round_in_place(Context& ctx, float* x, std::int64_t n, DType to) {
   ctx.parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t i = begin; i < end; i += kLanes) {
-      const int part = int(std::min<std::int64_t>(kLanes, end - i));
-      store_part(x + i, round_if(true, load_part(x + i, part), to), part);
+    if (to != DType::bf16) {
+      for_lanes(begin, end, [&](std::int64_t i, auto part) { store_part(x + i, round_to(to, load_part(x + i, part)), part); });
+      return;
     }
+    for_lanes(begin, end, [&](std::int64_t i, auto part) { store_part(x + i, round_bf16(load_part(x + i, part)), part); });
+  });
+}
+
+void scale_in_place(Context& ctx, float* x, std::int64_t n, float factor) {
+  ctx.parallel_for(n, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+    for_lanes(begin, end, [&](std::int64_t i, auto part) { store_part(x + i, load_part(x + i, part) * F32x16(factor), part); });
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "kernels/core/emulated.h"
 #include "kernels/core/error.h"
 #include "kernels/embedding/embedding_cpu.h"
 
@@ -24,6 +25,8 @@ void embedding_forward(Context& ctx, const EmbeddingForward& a, Sites sites) {
   require(a.table.cols == a.out.cols, "internal: embedding_forward: table and out must have the same number of columns");
   require_tokens(a.tokens, a.out.rows, a.table.rows);
   cpu::embedding_forward(ctx, a, sites);
+  round_emulated(ctx, a.out);
+  if (a.out.dtype == DType::f32 && sites.rounded(Site::embedding) && is_emulated(sites.to)) round_memory(ctx, a.out, sites.to);
 }
 
 void embedding_backward(Context& ctx, const EmbeddingBackward& a, BackwardMode mode) {

@@ -6,14 +6,14 @@
 namespace plumb {
 
 template <class V>
-[[gnu::always_inline]] inline V embedding_step(Sites sites, V x) {
-  return round_if(sites.rounded(Site::embedding), x, sites.to);
+[[gnu::always_inline]] inline V embedding_step(bool rounded, V x) {
+  return round_if(rounded, x);
 }
 
 /// The gradient of a row of the table takes one more token's.
 template <class V>
-[[gnu::always_inline]] inline V embedding_gradient_step(DType to, V sum, V d) {
-  return round_if(to != DType::f32, sum + d, to);
+[[gnu::always_inline]] inline V embedding_gradient_step(bool rounded, V sum, V d, DType to = DType::bf16) {
+  return round_if(rounded, sum + d, to);
 }
 
 }  // namespace plumb

@@ -24,21 +24,36 @@ struct NoTemperature {
 /// z = R?(l / T), dl = R?(dz) / T: the division's own result and gradient are tensors of the site's type.
 struct Temperature {
   float t;
-  DType to;  // f32: the site is `f`
+  bool round;
   template <class V>
   V scale(V l) const {
-    return round_if(to != DType::f32, l / V(t), to);
+    return round_if(round, l / V(t));
   }
   template <class V>
   V gradient(V dz) const {
-    return round_if(to != DType::f32, dz, to) / V(t);
+    return round_if(round, dz) / V(t);
   }
 };
-/// f(a NoTemperature or Temperature).
+/// The same, rounded to a format held in FP32 memory.
+struct EmulatedTemperature {
+  float t;
+  DType to;
+  template <class V>
+  V scale(V l) const {
+    return round_to(to, l / V(t));
+  }
+  template <class V>
+  V gradient(V dz) const {
+    return round_to(to, dz) / V(t);
+  }
+};
+/// f(a NoTemperature, Temperature or EmulatedTemperature).
 template <class F>
 auto with_temperature(float t, Sites sites, F&& f) {
   if (t == 1.0f) return f(NoTemperature{});
-  return f(Temperature{t, sites.rounded(Site::logits_temperature) ? sites.to : DType::f32});
+  const bool rounded = sites.rounded(Site::logits_temperature);
+  if (rounded && sites.to != DType::bf16) return f(EmulatedTemperature{t, sites.to});
+  return f(Temperature{t, rounded});
 }
 
 /// f(const BF16* or const float*).

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "kernels/core/emulated.h"
 #include "kernels/core/error.h"
-#include "kernels/core/rows.h"
 #include "kernels/matmul/matmul_kernels.h"
 #include "kernels/matmul/matmul_orders.h"
 
@@ -57,11 +57,6 @@ DType emulated_rounding(const Matmul& m) {
   return m.c.dtype == DType::f32 && m.round && is_emulated(m.round_to) ? m.round_to : DType::f32;
 }
 
-void round_row(const Mat& c, std::int64_t row, DType to) {
-  float* x = c.row<float>(row);
-  for_lanes(0, c.cols, [&](std::int64_t i, auto n) { store_part(x + i, round_to(to, load_part(x + i, n)), n); });
-}
-
 /// Calls product(m) with what the kernels do of it, then round(c, to) where that leaves something.
 template <class Product, class Round>
 void with_kernels(const Matmul& m, Product&& product, Round&& round) {
@@ -99,11 +94,7 @@ void matmul(Context& ctx, const Matmul& m, MatmulOrder order) {
     if (is_pair_swapped(order, inner.a.depth())) return matmul_cpu(ctx, inner);
     matmul_ordered(ctx, inner, order);
   };
-  with_kernels(m, product, [&](const Mat& c, DType to) {
-    ctx.parallel_for(c.rows, row_grain(c.cols), [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t r = begin; r < end; ++r) round_row(c, r, to);
-    });
-  });
+  with_kernels(m, product, [&](const Mat& c, DType to) { round_memory(ctx, c, to); });
 }
 
 void matmul_on_thread(Context& ctx, int thread, const Matmul& m, MatmulOrder order) {
@@ -112,7 +103,8 @@ void matmul_on_thread(Context& ctx, int thread, const Matmul& m, MatmulOrder ord
     matmul_ordered_on_thread(ctx, thread, inner, order);
   };
   with_kernels(m, product, [](const Mat& c, DType to) {
-    for (std::int64_t r = 0; r < c.rows; ++r) round_row(c, r, to);
+    for (std::int64_t r = 0; r < c.rows; ++r)
+      for (std::int64_t j = 0; j < c.cols; ++j) c.row<float>(r)[j] = round_to(to, c.row<float>(r)[j]);
   });
 }
 

@@ -221,7 +221,7 @@ TEST(SiteDispatch, ListedMasksTakeTheFixedPathAndOthersTheRunTimeOne) {
   const auto path = [&](Sites s) {
     std::pair<bool, Sites> seen;
     with_masks<0u, kOut.mask>(s, kRelevant, [&](auto sites) {
-      seen.first = std::is_same_v<decltype(sites), Sites>;
+      seen.first = std::is_same_v<decltype(sites), RunTimeSites>;
       seen.second.set(Site::swiglu_silu, sites.rounded(Site::swiglu_silu));
       seen.second.set(Site::swiglu_out, sites.rounded(Site::swiglu_out));
     });

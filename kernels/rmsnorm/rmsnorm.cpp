@@ -1,5 +1,6 @@
 #include "kernels/rmsnorm/rmsnorm.h"
 
+#include "kernels/core/emulated.h"
 #include "kernels/core/error.h"
 #include "kernels/rmsnorm/rmsnorm_cpu.h"
 
@@ -27,6 +28,7 @@ void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites, RowSumO
   require(a.weight.cols == a.stream_in.cols, "internal: rmsnorm_forward: weight must have as many columns as the stream");
   require(sum_is_exact(a, sites), "internal: rmsnorm_forward: the sum must be saved in f32 unless both of its uses are rounded");
   cpu::rmsnorm_forward(ctx, a, sites, order);
+  for (const Mat& m : {a.stream_out, a.sum, a.out}) round_emulated(ctx, m);
 }
 
 void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, BackwardMode mode, RowSumOrder order) {
@@ -35,6 +37,7 @@ void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, Backw
           "internal: rmsnorm_backward: d_out, d_stream, sum and d_sum must have one shape, rstd is needed");
   require(a.weight.cols == a.d_out.cols, "internal: rmsnorm_backward: weight must have as many columns as d_out");
   cpu::rmsnorm_backward(ctx, a, sites, mode, order);
+  round_emulated(ctx, a.d_sum);
 }
 
 }  // namespace plumb

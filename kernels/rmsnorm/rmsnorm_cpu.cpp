@@ -83,9 +83,10 @@ void weight_gradient(const RmsNormBackward& a, std::int64_t begin, std::int64_t 
 }
 
 /// Calls f(sum) with an empty sum in the given order for rows of `cols` terms.
-template <class F>
-void with_row_sum(Context& ctx, int thread, RowSumOrder order, std::int64_t cols, F&& f) {
-  if (order == RowSumOrder::lanes16) return f(Lanes16Sum{});
+template <class S, class F>
+void with_row_sum(Context& ctx, int thread, RowSumOrder order, std::int64_t cols, S, F&& f) {
+  if constexpr (!std::is_same_v<S, EmulatedSites>)
+    if (order == RowSumOrder::lanes16) return f(Lanes16Sum{});
   f(OrderedSum{order, ctx.scratch(thread, ScratchSlot::op1).get<float>(cols)});
 }
 
@@ -99,7 +100,7 @@ void backward(Context& ctx, const RmsNormBackward& a, S sites, G g, RowSumOrder 
     });
   }
   ctx.parallel_for(a.d_out.rows, row_grain(cols), [&](std::int64_t begin, std::int64_t end, int thread) {
-    with_row_sum(ctx, thread, order, cols, [&](auto dots) {
+    with_row_sum(ctx, thread, order, cols, sites, [&](auto dots) {
       for (std::int64_t r = begin; r < end; ++r) backward_row(a, r, sites, g, dots);
     });
   });
@@ -112,7 +113,7 @@ void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites, RowSumO
   with_masks<0u, kEagerForward.mask>(inner, kForwardSites, [&](auto s) {
     ctx.parallel_for(a.stream_in.rows, row_grain(a.stream_in.cols), [&](std::int64_t begin, std::int64_t end, int thread) {
       float* sum = ctx.scratch(thread, ScratchSlot::op0).get<float>(a.stream_in.cols);
-      with_row_sum(ctx, thread, order, a.stream_in.cols, [&](auto squares) {
+      with_row_sum(ctx, thread, order, a.stream_in.cols, s, [&](auto squares) {
         for (std::int64_t r = begin; r < end; ++r) {
           const float rstd = rstd_of(add_row(a, r, s, sum, squares), a.stream_in.cols, a.eps);
           if (a.rstd != nullptr) a.rstd[r] = rstd;
@@ -125,14 +126,16 @@ void rmsnorm_forward(Context& ctx, const RmsNormForward& a, Sites sites, RowSumO
 
 void rmsnorm_backward(Context& ctx, const RmsNormBackward& a, Sites sites, BackwardMode mode, RowSumOrder order) {
   const Sites inner = stored_sites(sites, Site::resid_store, a.d_sum);
-  if (mode == BackwardMode::mirror) {
-    with_masks<kEagerForward.mask>(inner, kGradientSites, [&](auto s) { backward(ctx, a, s, s, order); });
-  } else if (sites.to != DType::bf16) {
-    backward(ctx, a, Sites{sites.mask & kSumSites.mask, sites.to}, Sites{inner.mask & kStoreSite.mask, sites.to}, order);
+  if (sites.to != DType::bf16) {
+    const EmulatedSites forward{inner.mask & kGradientSites.mask, sites.to};
+    const std::uint32_t fused = inner.mask & kStoreSite.mask;
+    backward(ctx, a, forward, EmulatedSites{mode == BackwardMode::mirror ? forward.mask : fused, sites.to}, order);
+  } else if (mode == BackwardMode::mirror) {
+    with_bf16_masks<kEagerForward.mask>(inner, kGradientSites, [&](auto s) { backward(ctx, a, s, s, order); });
   } else if (inner.rounded(Site::resid_store)) {
-    with_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<kStoreSite.mask>{}, order); });
+    with_bf16_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<kStoreSite.mask>{}, order); });
   } else {
-    with_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<0u>{}, order); });
+    with_bf16_masks<0u, kSumSites.mask>(sites, kSumSites, [&](auto s) { backward(ctx, a, s, FixedSites<0u>{}, order); });
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "kernels/core/emulated.h"
 #include "kernels/core/error.h"
 #include "kernels/core/math.h"
 #include "kernels/rope/rope_cpu.h"
@@ -55,6 +56,7 @@ void rope_forward(Context& ctx, const RopeForward& a, Sites sites, RowSumOrder o
   require_table(a.table, a.positions, a.in.rows, a.in.cols, a.heads);
   require(!a.norm_weight || a.norm_weight.cols == a.table->head_dim(), "internal: rope_forward: norm_weight must have head_dim columns");
   cpu::rope_forward(ctx, a, sites, order);
+  round_emulated(ctx, a.out);
 }
 
 void rope_backward(Context& ctx, const RopeBackward& a, Sites sites, BackwardMode rope, BackwardMode qk_norm, RowSumOrder order) {
@@ -66,6 +68,7 @@ void rope_backward(Context& ctx, const RopeBackward& a, Sites sites, BackwardMod
   Sites gradients = rope_gradient_sites(sites, bool(a.norm_weight), rope, qk_norm);
   if (a.f32_into_norm && rope == BackwardMode::fused) gradients.set(Site::qk_norm_out, false);
   cpu::rope_backward(ctx, a, gradients, order);
+  round_emulated(ctx, a.d_in);
 }
 
 }  // namespace plumb

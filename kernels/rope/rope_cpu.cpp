@@ -25,9 +25,10 @@ struct Head {
 };
 
 /// Calls f(sum) with an empty sum in the given order for heads.
-template <class F>
-void with_head_sum(RowSumOrder order, F&& f) {
-  if (order == RowSumOrder::lanes16) return f(Lanes16Sum{});
+template <class S, class F>
+void with_head_sum(RowSumOrder order, S, F&& f) {
+  if constexpr (!std::is_same_v<S, EmulatedSites>)
+    if (order == RowSumOrder::lanes16) return f(Lanes16Sum{});
   Head terms;
   f(OrderedSum{order, terms.values});
 }
@@ -161,7 +162,7 @@ void weight_gradient(const RopeBackward& a, int begin, int end, G g) {
 void rope_forward(Context& ctx, const RopeForward& a, Sites sites, RowSumOrder order) {
   with_masks<0u, kRoundedTable.mask, kGradientSites.mask>(stored_sites(sites, Site::rope_out, a.out), kForwardSites, [&](auto s) {
     ctx.parallel_for(a.in.rows, row_grain(a.in.cols), [&](std::int64_t begin, std::int64_t end, int) {
-      with_head_sum(order, [&](auto squares) {
+      with_head_sum(order, s, [&](auto squares) {
         for (std::int64_t r = begin; r < end; ++r) forward_row(a, r, s, squares);
       });
     });
@@ -179,7 +180,7 @@ void rope_backward(Context& ctx, const RopeBackward& a, Sites gradient_sites, Ro
       });
     }
     ctx.parallel_for(a.d_out.rows, row_grain(a.d_out.cols), [&](std::int64_t begin, std::int64_t end, int) {
-      with_head_sum(order, [&](auto dots) {
+      with_head_sum(order, g, [&](auto dots) {
         for (std::int64_t r = begin; r < end; ++r) backward_row(a, r, g, dots);
       });
     });

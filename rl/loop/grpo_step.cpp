@@ -154,6 +154,7 @@ void report_updates(std::span<const UpdateResult> updates, const GrpoConfig& con
   metrics.mean("actor/clip_frac_dual", double(all.clipped_dual), tokens);
   metrics.mean("actor/grad_norm", grad_norm, steps);
   metrics.set("actor/lr", updates.back().step.lr);
+  if (updates.back().step.loss_scale) metrics.set("actor/loss_scale", *updates.back().step.loss_scale);
   metrics.mean("actor/update_ratio", update_ratio, steps);
   metrics.mean("actor/skipped_frac", skipped, steps);
   metrics.mean("actor/entropy", all.entropy, tokens);

@@ -90,6 +90,38 @@ TEST_F(SidesOfARun, AnotherOrderOfSummationIsAMismatchOfItsOwn) {
   }
 }
 
+TEST_F(SidesOfARun, Fp16IsScaledAgreesWithItselfAndResumesExactly) {
+  const std::string numerics = "{rollout: {preset: hf_eager, compute: fp16}}";
+  const fs::path straight = run("straight16", numerics, 4);
+  const auto rows = metrics(straight);
+  ASSERT_EQ(rows.size(), 4u);
+  for (const auto& row : rows) {
+    EXPECT_TRUE(aligned(row));
+    EXPECT_EQ(row.at("actor/loss_scale").get<double>(), 65536);
+  }
+  const fs::path again = run("again16", numerics, 2);
+  run("again16", numerics, 4, true);
+  EXPECT_EQ(metrics(again).size(), 4u);
+  for (const char* file : {"model/model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"})
+    EXPECT_EQ(read_file(straight / "latest" / file), read_file(again / "latest" / file)) << file;
+}
+
+// Dose-response: the fewer mantissa bits one side has, the larger the mismatch; with as many as the other it is exactly zero.
+TEST_F(SidesOfARun, MantissaBitsOfOneSideAreADose) {
+  double last = 0;
+  for (int bits : {7, 6, 4, 2}) {
+    const auto rows =
+        metrics(run("bits" + std::to_string(bits), "{rollout: fused, update: {mantissa_bits: " + std::to_string(bits) + "}}", 1));
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(aligned(rows[0]), bits == 7) << bits;
+    const double mismatch = rows[0].at("mismatch/abs_logp_diff_mean").get<double>();
+    if (bits < 7) {
+      EXPECT_GT(mismatch, 1.5 * last) << bits;
+    }
+    last = mismatch;
+  }
+}
+
 TEST_F(SidesOfARun, AScheduleAlignsAndResumesExactly) {
   const std::string numerics = "{rollout: {preset: vllm_cpu_compiled, " + kOrders + "}, update: {preset: hf_eager, " + kOrders +
                                "}, schedule: [{step: 3, side: update, align: [all]}, {step: 4, side: update, align: []}, "

@@ -168,7 +168,8 @@ void TrainingRun::save_interrupted() {
 
 void TrainingRun::log_update(std::int64_t step, const StepResult& result) {
   if (!result.skipped) return;
-  output.message(fmt::format("step {}: the gradient of {} is not finite: the update was skipped", step, result.nonfinite));
+  const std::string scaled = result.loss_scale ? fmt::format(" (loss scale {})", *result.loss_scale) : "";
+  output.message(fmt::format("step {}: the gradient of {} is not finite{}: the update was skipped", step, result.nonfinite, scaled));
 }
 
 double TrainingRun::forward_flops(double rows, double head_rows) const {

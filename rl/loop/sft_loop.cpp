@@ -25,6 +25,7 @@ MetricSet logged_step(TrainingRun& run, const SftConfig& config, std::int64_t nu
   m.set(prefix + "entropy", s.entropy);
   m.set(prefix + "grad_norm", s.step.grad_norm);
   m.set(prefix + "lr", s.step.lr);
+  if (s.step.loss_scale) m.set(prefix + "loss_scale", *s.step.loss_scale);
   m.set(prefix + "update_ratio", s.step.update_ratio);
   m.sum(prefix + "tokens", double(s.tokens));
   const double seconds = watch.lap();
