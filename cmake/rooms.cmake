@@ -27,6 +27,9 @@ function(plumb_test name)
   # Compile time is most of CI's: the tests' own code is optimised lightly (what they test is not), and the programs of many
   # files read the test framework once.
   target_compile_options(${name} PRIVATE -O1)
+  if(PLUMB_SANITIZE MATCHES undefined)
+    target_compile_options(${name} PRIVATE -fno-sanitize=undefined)  # half of the compile time; what they test keeps it
+  endif()
   list(LENGTH ARG_SOURCES files)
   if(files GREATER 6)
     target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h> <filesystem> <functional> <random>)

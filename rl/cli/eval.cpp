@@ -21,10 +21,10 @@ struct EvalArguments {
 };
 
 int eval(const EvalArguments& a) {
+  install_interrupt_handlers();
   if (a.model_given) check_model_folder(a.model);
   const RunConfig config = read_run_config(a.config, a.sets);
   if (config.eval.problems < 1) throw UsageError("eval: eval.problems is 0; at least 1 is right");
-  install_interrupt_handlers();
   const EvalReport report = run_evaluation(config, a.model);
   if (report.interrupted) return 130;
   if (!a.json) {

@@ -38,6 +38,15 @@ pid_t start(const std::vector<std::string>& arguments, const fs::path& folder, c
   _exit(127);
 }
 
+/// Whether the process has a handler for `signal` yet (SigCgt of proc(5): bit n - 1 is signal n).
+bool catches(pid_t process, int signal) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1)) & 1;
+  }
+  return false;
+}
+
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
 }  // namespace
@@ -61,10 +70,14 @@ Finished plumb_into_a_full_disk(const std::vector<std::string>& arguments) {
 Finished plumb_then_signal(const std::vector<std::string>& arguments, int signal, std::chrono::milliseconds after) {
   TempFolder tmp;
   const pid_t child = start(arguments, {}, tmp / "out", tmp / "err");
-  const auto until = std::chrono::steady_clock::now() + after;
+  bool ready = signal == SIGKILL;
+  auto until = std::chrono::steady_clock::now() + after;
   int status = 0;
   while (waitpid(child, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() >= until) {
+    if (!ready) {
+      ready = catches(child, signal);
+      until = std::chrono::steady_clock::now() + after;
+    } else if (std::chrono::steady_clock::now() >= until) {
       kill(child, signal);
       waitpid(child, &status, 0);
       break;

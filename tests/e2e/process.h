@@ -20,7 +20,8 @@ struct Finished {
 Finished plumb(const std::vector<std::string>& arguments, const std::filesystem::path& folder = {});
 /// The same with a standard output that takes nothing.
 Finished plumb_into_a_full_disk(const std::vector<std::string>& arguments);
-/// The same, but sends `signal` after `after`; a run that ends sooner is left alone.
+/// The same, but sends `signal` once it has been caught for `after` (SIGKILL: `after` the start, however slow the machine
+/// is); a run that ends sooner is left alone.
 Finished plumb_then_signal(const std::vector<std::string>& arguments, int signal, std::chrono::milliseconds after);
 
 using test::TempFolder;
