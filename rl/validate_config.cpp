@@ -49,6 +49,10 @@ void check_optimizer(const std::string& name, const OptimizerConfig& o) {
   refuse(l.backoff_factor <= 0 || l.backoff_factor >= 1,
          fmt::format("{} is {}; more than 0 and less than 1 is right", key("loss_scaling.backoff_factor"), l.backoff_factor));
   at_least(key("loss_scaling.growth_interval").c_str(), l.growth_interval, 1);
+  at_least(key("accumulation.sequences").c_str(), o.accumulation.sequences, 0);
+  refuse(o.accumulation.dtype != GradientDType::fp32 && o.accumulation.sequences == 0,
+         fmt::format("{} other than fp32 needs {}: the sum depends on the sequences of a part", key("accumulation.dtype"),
+                     key("accumulation.sequences")));
   const ScheduleConfig& s = o.schedule;
   at_least(key("schedule.warmup_steps").c_str(), s.warmup_steps, 0);
   at_least(key("schedule.total_steps").c_str(), s.total_steps, 0);
@@ -178,6 +182,8 @@ void validate(const RunConfig& c) {
   }
   refuse(c.sft.steps != 0, "sft.steps is set, but run.algorithm is grpo: its warm start is warm_start.steps");
   if (c.warm_start.steps > 0) check_sft("warm_start", c.warm_start);
+  refuse(c.warm_start.steps > 0 && c.warm_start.optimizer.precision.weights != c.optimizer.precision.weights,
+         "warm_start.optimizer.precision.weights and optimizer.precision.weights differ: they share the weights");
   check_grpo(c);
 }
 

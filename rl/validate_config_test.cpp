@@ -82,6 +82,8 @@ TEST(ValidateConfig, ImpossibleCombinationsNameBothKeys) {
       {{"eval.k=4", "eval.temperature=0"}, {"eval.k", "eval.temperature"}},
       {{"task.held_out_file=/dev/null"}, {"task.held_out_file", "task."}},
       {{"sft.steps=3"}, {"sft.steps", "warm_start.steps"}},
+      {{"warm_start.steps=3", "optimizer.precision.weights=bf16"},
+       {"warm_start.optimizer.precision.weights", "optimizer.precision.weights"}},
   };
   for (const auto& [sets, keys] : cases) EXPECT_THAT(error_of(sets), AllOf(HasSubstr(keys.first), HasSubstr(keys.second))) << sets[0];
 }
@@ -104,6 +106,10 @@ TEST(ValidateConfig, ValuesOutOfRangeAreRefused) {
                           "optimizer.loss_scaling.growth_factor=1",
                           "optimizer.loss_scaling.backoff_factor=1",
                           "optimizer.loss_scaling.growth_interval=0",
+                          "optimizer.accumulation.sequences=-1",
+                          "optimizer.accumulation.dtype=bf16",
+                          "optimizer.accumulation.dtype=fp8",
+                          "optimizer.precision.moments=fp16",
                           "task.digits=0",
                           "task.train_file=/no/such/file",
                           "model.tokenizer=/no/such"}) {

@@ -99,6 +99,39 @@ void visit(V& v, LossScalingConfig& c) {
   v.field("growth_interval", c.growth_interval, "dynamic: steps without overflow before the scale grows");
 }
 
+enum class GradientDType : std::uint8_t { fp32, bf16, fp16 };
+constexpr auto enum_names(GradientDType) {
+  return std::array{std::pair{GradientDType::fp32, "fp32"}, std::pair{GradientDType::bf16, "bf16"}, std::pair{GradientDType::fp16, "fp16"}};
+}
+
+/// How the gradients of a step are added up. The sum depends on where it is cut, so the cut is a number of sequences here, and not the
+/// micro-batch, which is execution.
+struct AccumulationConfig {
+  GradientDType dtype = GradientDType::fp32;
+  int sequences = 0;
+};
+template <class V>
+void visit(V& v, AccumulationConfig& c) {
+  v.field("dtype", c.dtype, "what the sum is rounded to after each part: fp32, bf16 or fp16, as autograd's .grad of such parameters");
+  v.field(
+      "sequences", c.sequences,
+      "consecutive sequences of a step whose gradient is one part, computed alone and then added; 0: one FP32 chain over the whole step");
+}
+
+enum class StateDType : std::uint8_t { fp32, bf16 };
+constexpr auto enum_names(StateDType) { return std::array{std::pair{StateDType::fp32, "fp32"}, std::pair{StateDType::bf16, "bf16"}}; }
+
+/// What the optimizer keeps between steps is rounded to; each step computes in FP32 and rounds once, as torch's fused AdamW.
+struct OptimizerPrecision {
+  StateDType weights = StateDType::fp32;
+  StateDType moments = StateDType::fp32;
+};
+template <class V>
+void visit(V& v, OptimizerPrecision& c) {
+  v.field("weights", c.weights, "fp32: master weights; bf16: none, and an update below half a BF16 step is lost");
+  v.field("moments", c.moments, "fp32 or bf16: both moments of AdamW");
+}
+
 struct OptimizerConfig {
   double lr = 1e-6;
   double beta1 = 0.9;
@@ -108,6 +141,8 @@ struct OptimizerConfig {
   double grad_clip = 1.0;
   int max_nonfinite_steps = 5;
   LossScalingConfig loss_scaling;
+  AccumulationConfig accumulation;
+  OptimizerPrecision precision;
   ScheduleConfig schedule;
   std::vector<std::string> frozen;
 };
@@ -122,6 +157,8 @@ void visit(V& v, OptimizerConfig& c) {
   v.field("max_nonfinite_steps", c.max_nonfinite_steps,
           "steps in a row that may be skipped for a non-finite gradient before the run stops (a loss scale above 1 falls first)");
   v.section("loss_scaling", c.loss_scaling, "loss scaling, for gradients that would underflow in fp16");
+  v.section("accumulation", c.accumulation, "how gradients are added up");
+  v.section("precision", c.precision, "what the optimizer's state is rounded to");
   v.section("schedule", c.schedule, "learning-rate schedule");
   v.field("frozen", c.frozen, "parameters that are not trained: shell-style patterns over Hugging Face names, e.g. model.embed_tokens.*");
 }

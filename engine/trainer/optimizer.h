@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/config/sections.h"
+#include "kernels/core/dtype.h"
 #include "model/config.h"
 
 namespace plumb {
@@ -22,6 +23,12 @@ struct FlatRange {
 };
 /// The trained parameters as few ranges as possible; gaps between trained neighbours, which hold zeros, belong to them.
 std::vector<FlatRange> trained_ranges(const ParameterList&, const std::vector<char>& frozen);
+
+inline DType dtype_of(StateDType t) { return t == StateDType::bf16 ? DType::bf16 : DType::f32; }
+inline DType dtype_of(GradientDType t) {
+  if (t == GradientDType::fp32) return DType::f32;
+  return t == GradientDType::bf16 ? DType::bf16 : DType::f16;
+}
 
 /// min(1, max_norm / (norm + 1e-6)) in FP32, operation by operation as torch.nn.utils.clip_grad_norm_. max_norm 0: 1.
 float clip_factor(double norm, double max_norm);

@@ -40,6 +40,11 @@ void check_optimizer(const OptimizerConfig& c) {
   require_usage(s.growth_factor > 1 && std::isfinite(s.growth_factor), "loss_scaling.growth_factor", s.growth_factor, "above 1");
   require_usage(s.backoff_factor > 0 && s.backoff_factor < 1, "loss_scaling.backoff_factor", s.backoff_factor, "between 0 and 1");
   require_usage(s.growth_interval >= 1, "loss_scaling.growth_interval", s.growth_interval, "at least 1");
+  require_usage(c.accumulation.sequences >= 0, "accumulation.sequences", c.accumulation.sequences, "at least 0 (0: one chain)");
+  if (c.accumulation.dtype != GradientDType::fp32 && c.accumulation.sequences == 0)
+    throw UsageError(
+        fmt::format("optimizer: accumulation.dtype {} needs accumulation.sequences: the sum depends on the sequences of a part",
+                    enum_names(GradientDType{})[std::size_t(c.accumulation.dtype)].second));
   require_usage(c.schedule.warmup_steps >= 0, "schedule.warmup_steps", c.schedule.warmup_steps, "at least 0");
   require_usage(c.schedule.final_ratio >= 0 && c.schedule.final_ratio <= 1, "schedule.final_ratio", c.schedule.final_ratio, "in [0, 1]");
   require_usage(c.schedule.kind == LrSchedule::constant || c.schedule.total_steps > c.schedule.warmup_steps, "schedule.total_steps",

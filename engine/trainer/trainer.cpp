@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/trainer/accumulated.h"
 #include "engine/trainer/optimizer.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/core/error.h"
@@ -24,6 +25,7 @@ struct Trainer::State {
     for (Buffer* b : {&state.master, &state.m, &state.v, &flat_gradient}) *b = Buffer(flat_bytes());
     set_frozen();
     state.loss_scale = initial_loss_scale(optimizer.loss_scaling, numerics.compute);
+    accumulated = AccumulatedGradients(optimizer.accumulation, parameters().flat_size());
   }
 
   static const OptimizerConfig& checked(const OptimizerConfig& config) {
@@ -42,15 +44,43 @@ struct Trainer::State {
     if (gradients.frozen[std::size_t(head - parameters().all().data())] != 0) gradients.lm_head = {};
   }
 
+  /// What is in `gradients` is a complete part of the step's.
+  void close_part(Context& ctx) {
+    finish_gradients(ctx, parameters(), model(), scorer->numerics(), gradients);
+    accumulated.add(ctx, gradients.flat);
+    plumb::clear_gradients(ctx, parameters(), model(), gradients);
+  }
+
+  void accumulate(Context& ctx, std::span<const TrainSequence> sequences, float temperature, const TokenObjective& objective) {
+    const auto loss_scale = float(state.loss_scale.value);
+    if (!accumulated.in_parts()) return scorer->accumulate(ctx, weights, sequences, temperature, objective, gradients, loss_scale);
+    for (std::size_t done = 0; done < sequences.size();) {
+      const std::size_t count = std::min(sequences.size() - done, std::size_t(accumulated.room()));
+      const auto shifted = [&objective, done](std::size_t first, std::size_t n, auto logprob, auto entropy, auto argmax, auto d_logprob,
+                                              auto d_entropy) {
+        objective(first + done, n, logprob, entropy, argmax, d_logprob, d_entropy);
+      };
+      scorer->accumulate(ctx, weights, sequences.subspan(done, count), temperature, shifted, gradients, loss_scale);
+      done += count;
+      if (accumulated.fill(std::int64_t(count))) close_part(ctx);
+    }
+  }
+
   void finish(Context& ctx) {
     if (finished) return;
-    finish_gradients(ctx, parameters(), model(), scorer->numerics(), gradients);
+    if (accumulated.in_parts()) {
+      if (accumulated.begun()) close_part(ctx);
+      accumulated.take(ctx, gradients.flat);
+    } else {
+      finish_gradients(ctx, parameters(), model(), scorer->numerics(), gradients);
+    }
     if (state.loss_scale.value != 1) scale_in_place(ctx, gradients.flat, parameters().flat_size(), unscaling_factor(state.loss_scale));
     finished = true;
   }
 
   void clear(Context& ctx) {
     plumb::clear_gradients(ctx, parameters(), model(), gradients);
+    accumulated.clear();
     finished = false;
   }
 
@@ -61,6 +91,12 @@ struct Trainer::State {
     for (const Parameter& p : parameters().all())
       if (!in_range(sum_of_squares(ctx, gradients.flat + p.offset, p.size()))) return p.name;
     return "all parameters together";
+  }
+
+  /// Without master weights there is nothing finer than the precision of the weights, from the start.
+  void round_master(Context& ctx) {
+    const DType to = dtype_of(optimizer.precision.weights);
+    if (to != DType::f32) round_in_place(ctx, static_cast<float*>(state.master.data()), parameters().flat_size(), to);
   }
 
   /// AdamW over every trained parameter; returns the sum of squares of what changed.
@@ -82,6 +118,8 @@ struct Trainer::State {
                   .eps = optimizer.eps,
                   .weight_decay = optimizer.weight_decay,
                   .grad_scale = scale,
+                  .master_dtype = dtype_of(optimizer.precision.weights),
+                  .moments_dtype = dtype_of(optimizer.precision.moments),
                   .update_squares = &squares});
       total += squares;
     }
@@ -99,6 +137,7 @@ struct Trainer::State {
   Buffer flat_gradient;  // (flat_size) f32
   Buffer tied_head;      // (V, D) f32 when tied
   Gradients gradients;
+  AccumulatedGradients accumulated;
   std::vector<FlatRange> ranges;
   bool finished = false;  // finish_gradients was called on what is accumulated
 };
@@ -118,11 +157,18 @@ void Trainer::set_numerics(const Numerics& numerics) {
   require(numerics.compute == this->numerics().compute, "internal: a trainer's compute dtype does not change");
   s.scorer.emplace(s.model(), numerics, s.execution, s.max_sequence, true);
 }
-void Trainer::refresh_weights(Context& ctx) { set_weights(ctx, impl_->weights, impl_->state.master); }
+void Trainer::refresh_weights(Context& ctx) {
+  State& s = *impl_;
+  s.round_master(ctx);
+  set_weights(ctx, s.weights, s.state.master);
+}
 
 void Trainer::reset_optimizer(const OptimizerConfig& config) {
+  if (config.precision.weights != impl_->optimizer.precision.weights)
+    throw UsageError("optimizer: precision.weights cannot change between the phases of a run");
   impl_->optimizer = State::checked(config);
   impl_->set_frozen();
+  impl_->accumulated = AccumulatedGradients(config.accumulation, parameters().flat_size());
   TrainerState& s = impl_->state;
   s.m.zero();
   s.v.zero();
@@ -137,7 +183,7 @@ TokenScores Trainer::score(Context& ctx, const Weights& weights, std::span<const
 
 void Trainer::accumulate(Context& ctx, std::span<const TrainSequence> sequences, float temperature, const TokenObjective& objective) {
   require(!impl_->finished, "internal: gradients were read; step() or clear_gradients() comes before more are accumulated");
-  impl_->scorer->accumulate(ctx, impl_->weights, sequences, temperature, objective, impl_->gradients, float(impl_->state.loss_scale.value));
+  impl_->accumulate(ctx, sequences, temperature, objective);
 }
 
 const float* Trainer::gradients(Context& ctx) {
@@ -146,6 +192,7 @@ const float* Trainer::gradients(Context& ctx) {
 }
 
 void Trainer::clear_gradients() {
+  impl_->accumulated.clear();
   impl_->flat_gradient.zero();
   if (impl_->tied_head) impl_->tied_head.zero();
   impl_->finished = false;
@@ -192,14 +239,15 @@ StepResult Trainer::step(Context& ctx) {
 std::size_t Trainer::memory_bytes() const {
   const State& s = *impl_;
   return s.scorer->memory_bytes() + s.weights.memory_bytes() + s.state.master.size() + s.state.m.size() + s.state.v.size() +
-         s.flat_gradient.size() + s.tied_head.size();
+         s.flat_gradient.size() + s.tied_head.size() + s.accumulated.memory_bytes();
 }
 
 std::size_t Trainer::memory_bytes(const ModelConfig& model, const Numerics& numerics, const ExecutionConfig& execution,
-                                  const OptimizerConfig&, std::int64_t max_sequence) {
-  const std::size_t flat = std::size_t(ParameterList(model).flat_size()) * sizeof(float);
+                                  const OptimizerConfig& optimizer, std::int64_t max_sequence) {
+  const std::int64_t elements = ParameterList(model).flat_size();
+  const std::size_t flat = std::size_t(elements) * sizeof(float);
   return Scorer::memory_bytes(model, numerics, execution, max_sequence, true) + Weights::memory_bytes(model, numerics.compute) + 4 * flat +
-         tied_head_gradient_bytes(model);
+         tied_head_gradient_bytes(model) + AccumulatedGradients::memory_bytes(optimizer.accumulation, elements);
 }
 
 }  // namespace plumb

@@ -72,7 +72,8 @@ class Trainer {
   TrainerState& state();
   /// After state() was written (initialisation, load): recomputes the weights' compute copy.
   void refresh_weights(Context&);
-  /// Fresh moments, step counts and loss scale, new optimizer settings (between phases of a run).
+  /// Fresh moments, step counts and loss scale, new optimizer settings (between phases of a run). Throws UsageError when
+  /// precision.weights is another one.
   void reset_optimizer(const OptimizerConfig&);
 
   /// Forward only, with `weights` (this trainer's own, or a reference model's of the same shape). See Scorer::score.

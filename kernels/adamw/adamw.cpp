@@ -36,6 +36,7 @@ void adamw(Context& ctx, const AdamW& a) {
   require(a.n == 0 || (a.master != nullptr && a.grad != nullptr && a.m != nullptr && a.v != nullptr),
           "internal: adamw: master, grad, m and v are needed");
   require(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1, "adamw: beta1 and beta2 must be in [0, 1)");
+  for (DType t : {a.master_dtype, a.moments_dtype}) require(t == DType::f32 || t == DType::bf16, "internal: adamw: a state is f32 or bf16");
   cpu::adamw(ctx, a, scalars_of(a));
   if (a.weight != nullptr && is_emulated(a.weight_dtype)) round_in_place(ctx, static_cast<float*>(a.weight), a.n, a.weight_dtype);
 }

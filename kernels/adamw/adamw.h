@@ -20,6 +20,9 @@ struct AdamW {
   std::int64_t t = 1;  // step number, from 1
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   float grad_scale = 1.0f;  // clip factor, multiplied in FP32 first
+  // bf16: what is stored of master, and of m and v, is rounded once, after the step in FP32; the memory stays FP32.
+  DType master_dtype = DType::f32;
+  DType moments_dtype = DType::f32;
   /// Wanted: the sum of squares of the change of master, in double, in an order that depends on n alone. Null: not wanted.
   double* update_squares = nullptr;
 };

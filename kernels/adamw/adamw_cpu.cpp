@@ -48,12 +48,18 @@ double sum_over_chunks(Context& ctx, std::int64_t n, F&& chunk) {
   return sum;
 }
 
+template <bool kRounds>
 double step_range(const AdamW& a, const AdamWScalars& k, std::int64_t begin, std::int64_t end) {
   const RowOut weight = a.weight ? RowOut(make_mat(a.weight, 1, a.n, a.weight_dtype), 0) : RowOut();
   SquareSum update;
   for_lanes(begin, end, [&](std::int64_t i, auto n) {
     const F32x16 p = load_part(a.master + i, n);
-    const auto s = adamw_step(k, p, load_part(a.m + i, n), load_part(a.v + i, n), load_part(a.grad + i, n));
+    auto s = adamw_step(k, p, load_part(a.m + i, n), load_part(a.v + i, n), load_part(a.grad + i, n));
+    if constexpr (kRounds) {
+      s = {.p = round_if(a.master_dtype == DType::bf16, s.p),
+           .m = round_if(a.moments_dtype == DType::bf16, s.m),
+           .v = round_if(a.moments_dtype == DType::bf16, s.v)};
+    }
     store_part(a.master + i, s.p, n);
     store_part(a.m + i, s.m, n);
     store_part(a.v + i, s.v, n);
@@ -66,7 +72,10 @@ double step_range(const AdamW& a, const AdamWScalars& k, std::int64_t begin, std
 }  // namespace
 
 void adamw(Context& ctx, const AdamW& a, const AdamWScalars& k) {
-  const double squares = sum_over_chunks(ctx, a.n, [&](std::int64_t begin, std::int64_t end) { return step_range(a, k, begin, end); });
+  const bool rounds = a.master_dtype != DType::f32 || a.moments_dtype != DType::f32;
+  const double squares = sum_over_chunks(ctx, a.n, [&](std::int64_t begin, std::int64_t end) {
+    return rounds ? step_range<true>(a, k, begin, end) : step_range<false>(a, k, begin, end);
+  });
   if (a.update_squares) *a.update_squares = squares;
 }
 

@@ -82,6 +82,51 @@ TEST(AdamW, ThreadsChangeNoBitAndTheUpdateIsMeasured) {
   }
 }
 
+// A step from rounded state is the FP32 step, each result that is stored rounded once; the memory stays FP32.
+TEST(AdamW, RoundsWhatItStoresOnce) {
+  constexpr std::int64_t n = 1003;
+  const auto round_all = [](std::vector<float> x, DType t) {
+    for (float& e : x) e = round_to(t, e);
+    return x;
+  };
+  Context ctx(2);
+  const auto g = normals(n, 7, 1e-2);
+  for (DType master : {DType::f32, DType::bf16})
+    for (DType moments : {DType::f32, DType::bf16}) {
+      auto p = round_all(normals(n, 1), master);
+      auto m = round_all(normals(n, 2, 1e-2), moments);
+      auto v = normals(n, 3, 1e-4);
+      for (float& x : v) x = round_to(moments, x * x);
+      const auto step = [&](std::vector<float>& p1, std::vector<float>& m1, std::vector<float>& v1, DType a, DType b) {
+        adamw(ctx, {.master = p1.data(),
+                    .grad = g.data(),
+                    .m = m1.data(),
+                    .v = v1.data(),
+                    .n = n,
+                    .t = 3,
+                    .lr = 1e-3,
+                    .weight_decay = 0.1,
+                    .master_dtype = a,
+                    .moments_dtype = b});
+      };
+      auto p2 = p, m2 = m, v2 = v;
+      step(p2, m2, v2, DType::f32, DType::f32);
+      step(p, m, v, master, moments);
+      EXPECT_TRUE(p == round_all(p2, master));
+      EXPECT_TRUE(m == round_all(m2, moments));
+      EXPECT_TRUE(v == round_all(v2, moments));
+    }
+}
+
+TEST(AdamW, AWeightWithoutMasterNeverMovesByAMillionth) {
+  Context ctx(1);
+  float p = 1, m = 0, v = 0;
+  const float g = 1;
+  for (int t = 1; t <= 1000; ++t)
+    adamw(ctx, {.master = &p, .grad = &g, .m = &m, .v = &v, .n = 1, .t = t, .lr = 1e-6, .master_dtype = DType::bf16});
+  EXPECT_EQ(p, 1.0f);
+}
+
 // cases.md 29: ten thousand unit steps of 1e-6 move an FP32 master weight, and would never move a BF16 one.
 TEST(AdamW, SmallStepsReachTheMasterWeight) {
   Context ctx(1);

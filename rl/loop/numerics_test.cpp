@@ -27,12 +27,24 @@ class SidesOfARun : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  fs::path run(const std::string& name, const std::string& numerics, int steps, bool resume = false) const {
-    const auto config = parse_config<RunConfig>(
-        "{}", "test",
-        {"run.steps=" + std::to_string(steps), "run.seed=3", "model.config=" + (folder_ / "model.yaml").string(), "task.digits=1",
-         "rollout.prompts=4", "rollout.samples=4", "sampling.max_new_tokens=4", "sampling.temperature=0.9", "optimizer.lr=0.01",
-         "eval.problems=0", "checkpoint.save_every=0", "logging.tensorboard=false", "execution.threads=2", "numerics=" + numerics});
+  fs::path run(const std::string& name, const std::string& numerics, int steps, bool resume = false,
+               const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> sets = {"run.steps=" + std::to_string(steps),
+                                     "run.seed=3",
+                                     "model.config=" + (folder_ / "model.yaml").string(),
+                                     "task.digits=1",
+                                     "rollout.prompts=4",
+                                     "rollout.samples=4",
+                                     "sampling.max_new_tokens=4",
+                                     "sampling.temperature=0.9",
+                                     "optimizer.lr=0.01",
+                                     "eval.problems=0",
+                                     "checkpoint.save_every=0",
+                                     "logging.tensorboard=false",
+                                     "execution.threads=2",
+                                     "numerics=" + numerics};
+    sets.insert(sets.end(), more.begin(), more.end());
+    const auto config = parse_config<RunConfig>("{}", "test", sets);
     const fs::path out = folder_ / name;
     fs::create_directories(out);
     EXPECT_EQ(run_training(config, {.folder = out, .resume = resume, .quiet = true}), 0);
@@ -103,6 +115,17 @@ TEST_F(SidesOfARun, Fp16IsScaledAgreesWithItselfAndResumesExactly) {
   run("again16", numerics, 4, true);
   EXPECT_EQ(metrics(again).size(), 4u);
   for (const char* file : {"model/model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"})
+    EXPECT_EQ(read_file(straight / "latest" / file), read_file(again / "latest" / file)) << file;
+}
+
+TEST_F(SidesOfARun, Bf16GradientsAndStateTrainAndResumeExactly) {
+  const std::vector<std::string> precision = {"optimizer.accumulation={dtype: bf16, sequences: 3}",
+                                              "optimizer.precision={weights: bf16, moments: bf16}"};
+  const fs::path straight = run("straight_bf16", "{rollout: hf_eager}", 4, false, precision);
+  for (const auto& row : metrics(straight)) EXPECT_TRUE(aligned(row));
+  const fs::path again = run("again_bf16", "{rollout: hf_eager}", 2, false, precision);
+  run("again_bf16", "{rollout: hf_eager}", 4, true, precision);
+  for (const char* file : {"model/model.safetensors", "optimizer.safetensors", "master.safetensors", "state.json", "manifest.json"})
     EXPECT_EQ(read_file(straight / "latest" / file), read_file(again / "latest" / file)) << file;
 }
 
