@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,8 @@
 #include "kernels/matmul/peak.h"
 #include "model/files/files.h"
 #include "model/files/replaceable.h"
+#include "rl/cli/bench_presets.h"
+#include "rl/cli/bench_work.h"
 #include "rl/cli/commands.h"
 #include "rl/cli/options.h"
 #include "rl/loop/grpo_step.h"
@@ -22,31 +23,6 @@
 
 namespace plumb {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-struct BenchArguments {
-  std::string what;
-  int threads = 0;
-  int repeats = 7;
-  std::string numerics = "fused";
-  std::string json;
-  std::string model;
-};
-
-/// What a piece of work needs at least: multiply-adds (times two), and memory to be read once.
-struct Work {
-  double flops = 0;
-  ConstMat read;             // (1, elements); empty when everything stays in the caches
-  double reads = 1;          // times that `read` is read
-  double answer_tokens = 0;  // 0: none are made
-  double prompt_tokens = 0;  // likewise
-};
-
-double quantile(std::vector<double> v, double q) {
-  std::sort(v.begin(), v.end());
-  return v[std::size_t(std::lround(q * double(v.size() - 1)))];
-}
 
 class Bench {
  public:
@@ -62,32 +38,20 @@ class Bench {
   /// Runs f `repeats` times after a warm-up and reports its time against the limit's.
   template <class F>
   void measure(const std::string& name, const Work& work, F&& f) {
-    const auto time_of = [&](int calls) {
-      const auto start = Clock::now();
-      for (int c = 0; c < calls; ++c) f();
-      return std::chrono::duration<double>(Clock::now() - start).count() / calls;
-    };
     const int calls = std::max(1, int(2e8 / work.flops));
-    const double calibration = std::clamp(time_of(calls) * calls / 20, 2e-3, 0.2);
+    const double calibration = std::clamp(seconds_of_call(calls, f) * calls / 20, 2e-3, 0.2);
     std::vector<double> percent;
     std::vector<double> seconds;
     for (int i = 0; i < arguments_.repeats; ++i) {
-      const double before = limit(work, calibration);
-      seconds.push_back(time_of(calls));
-      percent.push_back(100 * (before + limit(work, calibration)) / 2 / seconds.back());
+      const double before = seconds_at_limit(*ctx_, work, calibration);
+      seconds.push_back(seconds_of_call(calls, f));
+      percent.push_back(100 * (before + seconds_at_limit(*ctx_, work, calibration)) / 2 / seconds.back());
     }
     report(name, work, percent, seconds);
   }
   void write_json() const;
 
  private:
-  /// Seconds that the work takes at the peak, measured for `calibration` seconds, and the read rate, whichever is longer.
-  double limit(const Work& work, double calibration) {
-    const double compute = work.flops / measure_peak_flops(*ctx_, calibration);
-    if (!work.read) return compute;
-    const double bytes = double(work.read.cols) * double(bytes_of(work.read.dtype));
-    return std::max(compute, work.reads * bytes / measure_read_rate(*ctx_, work.read.data, std::size_t(bytes)));
-  }
   void report(const std::string& name, const Work&, const std::vector<double>& percent, const std::vector<double>& seconds);
 
   const BenchArguments& arguments_;
@@ -204,23 +168,6 @@ void bench_decode(Bench& bench) {
                     matmul(bench.ctx(), {.a = {x.mat}, .packed = weight.packed, .c = make_mat(logits.data(), rows, kRows, DType::f32)});
                   });
   }
-}
-
-/// Multiply-adds of the matmuls for one token, forward, times two: the parameters once, and the head's even where tied.
-double forward_flops(const ModelConfig& c) {
-  double weights = double(c.vocab_size) * double(c.hidden_size);
-  const ParameterList list(c);
-  for (const Parameter& p : list.all()) {
-    if (p.layer >= 0 && p.rows > 1) weights += double(p.size());
-  }
-  return 2 * weights;
-}
-
-std::vector<std::int32_t> random_tokens(const ModelConfig& c, std::int64_t count, std::uint32_t draw) {
-  std::vector<std::int32_t> ids;
-  for (std::int64_t i = 0; i < count; ++i)
-    ids.push_back(std::int32_t(random_below({.draw = draw}, std::uint64_t(i), std::uint64_t(c.vocab_size))));
-  return ids;
 }
 
 std::unique_ptr<Trainer> random_trainer(Bench& bench, const ModelConfig& c, std::int64_t max_sequence) {
@@ -354,7 +301,13 @@ class ModelBench {
 int run_bench(const BenchArguments& a) {
   if ((a.what == "model") == a.model.empty()) throw UsageError("bench: model needs --model FOLDER, and nothing else takes it");
   if (!a.model.empty()) check_model_folder(a.model);
+  if (a.what != "presets" && (!a.config.empty() || !a.presets.empty() || a.sequences != 0 || a.tokens != 0))
+    throw UsageError("bench: --config, --presets, --sequences and --tokens are options of presets alone");
   if (!a.json.empty()) (void)replaceable(a.json);
+  if (a.what == "presets") {
+    bench_presets(a);
+    return 0;
+  }
   Bench bench(a);
   if (a.what == "machine") bench.machine();
   if (a.what == "matmul") bench_matmul(bench);
@@ -371,13 +324,19 @@ int run_bench(const BenchArguments& a) {
 Command add_bench_command(CLI::App& app) {
   auto a = std::make_shared<BenchArguments>();
   CLI::App* sub = app.add_subcommand("bench", "Measure this machine's limits, and how near to them the engine comes");
-  sub->add_option("what", a->what, "machine, matmul, decode, train, grpo or model")
+  sub->add_option("what", a->what, "machine, matmul, decode, train, grpo, model or presets")
       ->required()
-      ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo", "model"}));
+      ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo", "model", "presets"}));
   add_threads_option(*sub, a->threads);
   add_number(*sub, "--repeats", a->repeats, {1, 1000}, "samples of each line; default 7")->type_name("N");
-  sub->add_option("--numerics", a->numerics, "rounding preset of train, grpo and model; default fused")->type_name("PRESET");
+  sub->add_option("--numerics", a->numerics, "rounding preset of train, grpo and model, and to which presets compares; default fused")
+      ->type_name("PRESET");
   sub->add_option("--model", a->model, "Hugging Face folder of `model`")->type_name("FOLDER");
+  sub->add_option("--config", a->config, "model of `presets`: a name of configs/models or a YAML file; default qwen3-25m")
+      ->type_name("MODEL");
+  sub->add_option("--presets", a->presets, "presets to time, by commas; default all")->type_name("A,B")->delimiter(',');
+  add_number(*sub, "--sequences", a->sequences, {1, 4096}, "sequences of a step of `presets`; default: 256 tokens in all")->type_name("N");
+  add_number(*sub, "--tokens", a->tokens, {2, 1 << 20}, "length of each; default 256, or what the model takes")->type_name("N");
   sub->add_option("--json", a->json, "write the figures to this file too")->type_name("FILE");
   sub->footer(
       "  machine  the limits themselves: multiply-adds a second, bytes read a second\n"
@@ -385,7 +344,8 @@ Command add_bench_command(CLI::App& app) {
       "  decode   one large weight for 1 to 32 rows, of reading it once or of the peak, whichever takes longer\n"
       "  train    forward, backward and AdamW of a 25.7M Qwen3, 8 sequences of 256 tokens\n"
       "  grpo     sampling, update and the whole step of the 0.8M digit model, 256 answers of 16 tokens\n"
-      "  model    prompts of 512 tokens, and 32 answer tokens for 1, 8 and 32 sequences at a time, of a real model\n\n"
+      "  model    prompts of 512 tokens, and 32 answer tokens for 1, 8 and 32 sequences at a time, of a real model\n"
+      "  presets  a training step and decoding under every rounding preset, as a multiple of the time under fused\n\n"
       "The limit is measured before and after every sample. For train, grpo and prompts it is that of the matmuls alone.\n"
       "Example: plumb bench grpo --threads 2 --json grpo.json");
   return {sub, [a] { return run_bench(*a); }};
