@@ -101,7 +101,7 @@ Numerics sampled_numerics(std::string_view name) {
   return n;
 }
 
-class Parity : public testing::TestWithParam<std::tuple<Family, const char*>> {};
+class Parity : public testing::TestWithParam<std::tuple<Family, std::string_view>> {};
 
 // The claim: what the sampler records equals what the trainer computes, bit for bit, whatever the batch, the order of
 // admission, the chunks, the threads and the instruction set; at T = 1 and T = .7 (case 17); after updates too (case 22).
@@ -133,10 +133,10 @@ TEST_P(Parity, SamplerEqualsTrainer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Parity,
-                         testing::Combine(testing::ValuesIn(kFamilies),
-                                          testing::Values("fused", "hf_eager", "hf_sdpa", "vllm_cpu_eager", "vllm_cpu_compiled", "fp32")),
-                         [](const auto& p) { return std::string(name_of(std::get<0>(p.param))) + "_" + std::get<1>(p.param); });
+INSTANTIATE_TEST_SUITE_P(All, Parity, testing::Combine(testing::ValuesIn(kFamilies), testing::ValuesIn(usable_presets())),
+                         [](const auto& p) {
+                           return std::string(name_of(std::get<0>(p.param))) + "_" + std::string(std::get<1>(p.param));
+                         });
 
 // Positions beyond the attention's first tile of keys, and prompts that end inside one.
 TEST(ParityFar, SamplerEqualsTrainerAcrossTilesOfKeys) {
