@@ -32,6 +32,19 @@ inline ModelConfig small_config(Family family, bool tied = true) {
   return c;
 }
 
+/// Nothing in it is a multiple of a lane, a tile or a pair but what must be: one kv head, a vocabulary of seven.
+inline ModelConfig odd_config(Family family) {
+  ModelConfig c = small_config(family, family == Family::llama);
+  c.vocab_size = 7;
+  c.hidden_size = 13;
+  c.intermediate_size = 9;
+  c.layers = 2;
+  c.heads = family == Family::qwen2 ? 1 : 3;
+  c.kv_heads = 1;
+  c.head_dim = family == Family::qwen3 ? 6 : 10;
+  return c;
+}
+
 /// Random matrices, and norms and biases that are not their initial values.
 inline Buffer lively_parameters(const ModelConfig& c, std::uint64_t seed) {
   const ParameterList list(c);
@@ -100,7 +113,7 @@ struct Scores {
 inline std::vector<float> to_floats(ConstMat m) {
   std::vector<float> out;
   for (std::int64_t r = 0; r < m.rows; ++r)
-    for (std::int64_t c = 0; c < m.cols; ++c) out.push_back(m.dtype == DType::f32 ? m.row<float>(r)[c] : to_float(m.row<BF16>(r)[c]));
+    for (std::int64_t c = 0; c < m.cols; ++c) out.push_back(m.dtype == DType::bf16 ? to_float(m.row<BF16>(r)[c]) : m.row<float>(r)[c]);
   return out;
 }
 
@@ -108,7 +121,7 @@ inline Scores head(Context& ctx, const Qwen& model, const Weights& w, ConstMat h
   const std::int64_t n = hidden.rows;
   const std::int64_t vocab = model.config().vocab_size;
   const Sites sites = model.head_sites();
-  const DType dtype = sites.rounded(Site::lm_head_logits) ? DType::bf16 : DType::f32;
+  const DType dtype = sites.rounded(Site::lm_head_logits) ? sites.to : DType::f32;
   Buffer logits(std::size_t(n * vocab) * bytes_of(dtype));
   Scores s;
   s.logprob.resize(std::size_t(n));
