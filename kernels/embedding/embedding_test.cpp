@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "kernels/core/error.h"
@@ -56,6 +57,33 @@ TEST(Embedding, BackwardAddsRowsInOrderOnAnyNumberOfThreads) {
           EXPECT_TRUE(same_bits(got, want));
         }
       }
+    }
+  }
+}
+
+// The lookup is linear in the table, so its derivative is its adjoint: <d, lookup(table)> = <backward(d), table>.
+TEST(Embedding, BackwardIsTheAdjointOfForward) {
+  Context ctx(2);
+  for (const std::int64_t rows : {1, 7, 90}) {
+    for (const std::int64_t cols : {1, 7, 50}) {
+      const auto ids = tokens(rows, 7);
+      const Random table(7, cols, DType::f32, 1);
+      const Random d(rows, cols, DType::f32, 2);
+      Random out(rows, cols, DType::f32, 3);
+      embedding_forward(ctx, {.table = table, .tokens = ids.data(), .out = out}, {});
+      double want = 0;
+      double size = 0;
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c) {
+          want += double(d.at(r, c)) * out.at(r, c);
+          size += std::abs(double(d.at(r, c)) * out.at(r, c));
+        }
+      Random d_table(7, cols, DType::f32, 4, 0);
+      embedding_backward(ctx, {.d_out = d, .tokens = ids.data(), .d_table = d_table}, BackwardMode::fused);
+      double got = 0;
+      for (std::int64_t r = 0; r < 7; ++r)
+        for (std::int64_t c = 0; c < cols; ++c) got += double(d_table.at(r, c)) * table.at(r, c);
+      EXPECT_NEAR(got, want, double(rows) * 0x1p-24 * size) << rows << " x " << cols;  // a chain of `rows` roundings
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -183,9 +184,8 @@ TEST(Logprob, BackwardIsTheReferenceBitForBit) {
   }
 }
 
-TEST(Logprob, BackwardAgreesWithFiniteDifferences) {
+void expect_finite_differences(const Problem& p) {
   Context ctx(1);
-  const Problem p(6, 5, 11, DType::f32);
   for (double temperature : {1.0, 0.7}) {
     const Backward got = backward(ctx, p, float(temperature), {}, 0);
     std::vector<double> x[2] = {{p.hidden.begin(), p.hidden.end()}, {p.weight.begin(), p.weight.end()}};
@@ -205,6 +205,14 @@ TEST(Logprob, BackwardAgreesWithFiniteDifferences) {
         ASSERT_NEAR(slope, double((*gradients[which])[i]), 32 * 6e-8 * double(norm) + 1e-8) << "tensor " << which << " element " << i;
       }
     }
+  }
+}
+
+// A vocabulary of one, of seven, of a tile and one more; one row; a depth of one.
+TEST(Logprob, BackwardAgreesWithFiniteDifferences) {
+  for (const auto& [rows, depth, vocab] : {std::array{6, 5, 11}, {6, 5, 7}, {1, 4, 7}, {3, 1, 2}, {2, 7, 17}, {2, 3, 1}}) {
+    SCOPED_TRACE(vocab);
+    expect_finite_differences(Problem(rows, depth, vocab, DType::f32));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/testing.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/numerics/preset_sites.h"
 #include "kernels/numerics/site_dispatch.h"
 #include "kernels/rmsnorm/rmsnorm_ref.h"
@@ -122,11 +123,9 @@ TEST(RmsNorm, BackwardMatchesTheReference) {
   }
 }
 
-TEST(RmsNorm, GradientsAgreeWithFiniteDifferences) {
-  constexpr std::int64_t rows = 6;
-  constexpr std::int64_t cols = 50;
+void expect_finite_differences(std::int64_t rows, std::int64_t cols, BackwardMode mode) {
   Backward b(rows, cols, kF32, {});
-  b.run({}, BackwardMode::fused);
+  b.run({}, mode);
   const auto loss = [&](float step, int which, const Random& direction) {
     Forward f(rows, cols, kF32);
     Random& x = which == 0 ? f.delta : which == 1 ? f.stream : f.weight;
@@ -152,6 +151,18 @@ TEST(RmsNorm, GradientsAgreeWithFiniteDifferences) {
     constexpr float h = 1e-2f;
     const double got = (loss(h, which, direction) - loss(-h, which, direction)) / (2 * h);
     EXPECT_NEAR(got, want, 2e-3 * std::abs(want) + 2e-3) << which;
+  }
+}
+
+// One row, one column, widths that are no multiple of the lanes; without roundings both modes are the derivative.
+TEST(RmsNorm, GradientsAgreeWithFiniteDifferences) {
+  for (const BackwardMode mode : {BackwardMode::fused, BackwardMode::mirror}) {
+    for (const std::int64_t cols : {2, 7, 16, 50}) {
+      for (const std::int64_t rows : {1, 6}) {
+        SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols));
+        expect_finite_differences(rows, cols, mode);
+      }
+    }
   }
 }
 
@@ -273,6 +284,11 @@ Sites without(Sites s, std::initializer_list<Site> off) {
   return s;
 }
 
+Sites with(Sites s, Site on) {
+  s.set(on, true);
+  return s;
+}
+
 TEST(RmsNormOracle, SitesChangeAsManyOutputsAsKnown) {
   const Sites all = kHfEagerSites;
   const Sites no_xhat = without(all, {Site::norm_xhat});
@@ -286,6 +302,23 @@ TEST(RmsNormOracle, SitesChangeAsManyOutputsAsKnown) {
   near(changed(1024, all, without(all, {Site::resid_sum_to_var})), 1.3);
   near(changed(4096, all, without(all, {Site::resid_sum_to_var})), 0.75);
   near(changed(1024, all, without(all, {Site::norm_xhat, Site::resid_sum_to_var, Site::resid_sum_to_scale})), 34.0);
+  // norm.xhat again, where the norm reads the unrounded sum
+  for (const auto& [cols, percent] : {std::pair{128, 25.1}, {1024, 25.7}, {4096, 25.7}})
+    near(changed(cols, with(kFusedSites, Site::norm_xhat), kFusedSites), percent);
+}
+
+// Fusing the add into the norm moves no rounding: add, store, then a norm of what was stored.
+TEST(RmsNormOracle, AFusedKernelThatKeepsEagersSitesChangesNothing) {
+  for (const std::int64_t cols : {128, 1000}) {
+    Forward fused(200, cols, kBf16);
+    Forward apart(200, cols, kBf16);
+    fused.run(kHfEagerSites, 2);
+    Context ctx(2);
+    add_in_place(ctx, apart.delta, apart.stream);
+    rmsnorm_forward(ctx, {.stream_in = apart.delta, .weight = apart.weight, .out = apart.out}, kHfEagerSites);
+    EXPECT_EQ(fraction_different(fused.stream_out, apart.delta), 0);
+    EXPECT_EQ(fraction_different(fused.out, apart.out), 0);
+  }
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/testing.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/numerics/preset_sites.h"
 #include "kernels/numerics/site_dispatch.h"
+#include "kernels/rmsnorm/rmsnorm.h"
 #include "kernels/rope/rope_ref.h"
 
 namespace plumb {
@@ -166,36 +168,46 @@ TEST(Rope, BackwardMatchesTheReference) {
   }
 }
 
+void expect_finite_differences(const Case& c, BackwardMode mode) {
+  Pass run(c);
+  run.forward({}).backward({}, mode, mode);
+  const auto loss = [&](float step, bool of_weight, const Random& direction) {
+    Pass f(c);
+    Random& x = of_weight ? f.weight : f.in;
+    for (std::int64_t r = 0; r < x.mat.rows; ++r) {
+      for (std::int64_t i = 0; i < x.mat.cols; ++i) test::set(x, r, i, x.at(r, i) + step * direction.at(r, i));
+    }
+    f.forward({});
+    double sum = 0;
+    for (std::int64_t r = 0; r < c.rows; ++r) {
+      for (std::int64_t i = 0; i < f.out.mat.cols; ++i) sum += double(f.out.at(r, i)) * run.d_out.at(r, i);
+    }
+    return sum;
+  };
+  for (bool of_weight : {false, true}) {
+    if (of_weight && !c.norm) continue;
+    const Random direction(c.rows, c.heads * c.head_dim, kF32, 20);
+    double want = 0;
+    for (std::int64_t r = 0; r < (of_weight ? 1 : c.rows); ++r) {
+      for (std::int64_t i = 0; i < (of_weight ? c.head_dim : c.heads * c.head_dim); ++i) {
+        want += double(direction.at(r, i)) * (of_weight ? run.d_weight[std::size_t(i)] - 0.5f : run.d_in.at(r, i));
+      }
+    }
+    constexpr float h = 1e-2f;
+    const double got = (loss(h, of_weight, direction) - loss(-h, of_weight, direction)) / (2 * h);
+    EXPECT_NEAR(got, want, 2e-3 * std::abs(want) + 2e-3) << of_weight;
+  }
+}
+
 TEST(Rope, GradientsAgreeWithFiniteDifferences) {
-  for (bool norm : {false, true}) {
-    const Case c{.head_dim = 24, .rows = 6, .norm = norm, .type = kF32};
-    Pass run(c);
-    run.forward({}).backward({}, BackwardMode::fused, BackwardMode::fused);
-    const auto loss = [&](float step, bool of_weight, const Random& direction) {
-      Pass f(c);
-      Random& x = of_weight ? f.weight : f.in;
-      for (std::int64_t r = 0; r < x.mat.rows; ++r) {
-        for (std::int64_t i = 0; i < x.mat.cols; ++i) test::set(x, r, i, x.at(r, i) + step * direction.at(r, i));
-      }
-      f.forward({});
-      double sum = 0;
-      for (std::int64_t r = 0; r < c.rows; ++r) {
-        for (std::int64_t i = 0; i < f.out.mat.cols; ++i) sum += double(f.out.at(r, i)) * run.d_out.at(r, i);
-      }
-      return sum;
-    };
-    for (bool of_weight : {false, true}) {
-      if (of_weight && !norm) continue;
-      const Random direction(c.rows, c.heads * c.head_dim, kF32, 20);
-      double want = 0;
-      for (std::int64_t r = 0; r < (of_weight ? 1 : c.rows); ++r) {
-        for (std::int64_t i = 0; i < (of_weight ? c.head_dim : c.heads * c.head_dim); ++i) {
-          want += double(direction.at(r, i)) * (of_weight ? run.d_weight[std::size_t(i)] - 0.5f : run.d_in.at(r, i));
+  for (const BackwardMode mode : kModes) {
+    for (const int head_dim : {2, 6, 24}) {
+      for (const std::int64_t rows : {1, 6}) {
+        for (const bool norm : {false, true}) {
+          SCOPED_TRACE(std::to_string(rows) + " rows, head_dim " + std::to_string(head_dim) + (norm ? ", QK norm" : ""));
+          expect_finite_differences({.head_dim = head_dim, .heads = head_dim == 6 ? 1 : 3, .rows = rows, .norm = norm, .type = kF32}, mode);
         }
       }
-      constexpr float h = 1e-2f;
-      const double got = (loss(h, of_weight, direction) - loss(-h, of_weight, direction)) / (2 * h);
-      EXPECT_NEAR(got, want, 2e-3 * std::abs(want) + 2e-3) << norm << of_weight;
     }
   }
 }
@@ -315,6 +327,27 @@ TEST(RopeOracle, SitesChangeAsManyOutputsAsKnown) {
   near(changed(128, 1e6, 4096, true, f, with(f, {Site::rope_rotated})), 15.8);
   near(changed(128, 1e6, 4096, true, kHfEagerSites, f), 43.6);
   EXPECT_EQ(changed(128, 1e6, 4096, true, kHfEagerSites, without(kHfEagerSites, {Site::rope_rotated})), 0);
+}
+
+// Norm and rotation in one kernel round where two kernels would: the norm of every head, stored, then the rotation.
+TEST(RopeOracle, AFusedKernelThatKeepsEagersSitesChangesNothing) {
+  const Case c{.head_dim = 64, .heads = 3, .rows = 200};
+  Pass fused(c);
+  fused.forward(kHfEagerSites, 2);
+  Context ctx(2);
+  Case no_norm = c;
+  no_norm.norm = false;
+  Pass apart(no_norm);
+  Sites norm = make_sites({Site::norm_out});
+  norm.set(Site::norm_xhat, kHfEagerSites.rounded(Site::qk_norm_xhat));
+  for (int h = 0; h < c.heads; ++h) {
+    const Mat head = apart.in.mat.slice_cols(h * c.head_dim, c.head_dim);
+    Random normed(c.rows, c.head_dim, kBf16, 7);
+    rmsnorm_forward(ctx, {.stream_in = head, .weight = fused.weight, .out = normed}, norm);
+    convert(ctx, normed, head);
+  }
+  apart.forward(kHfEagerSites);
+  EXPECT_EQ(fraction_different(fused.out, apart.out), 0);
 }
 
 }  // namespace

@@ -81,26 +81,26 @@ TEST(Swiglu, BackwardMatchesTheReference) {
   }
 }
 
-TEST(Swiglu, GradientsAgreeWithFiniteDifferences) {
-  const Random d(8, 50, kF32, 3);
-  const Random gate(8, 50, kF32, 1);
-  const Random up(8, 50, kF32, 2);
-  const Gradients g = backward(d, gate, up, {}, BackwardMode::fused, kF32);
+void expect_finite_differences(std::int64_t rows, std::int64_t cols, BackwardMode mode) {
+  const Random d(rows, cols, kF32, 3);
+  const Random gate(rows, cols, kF32, 1);
+  const Random up(rows, cols, kF32, 2);
+  const Gradients g = backward(d, gate, up, {}, mode, kF32);
   const auto loss = [&](const Random& x, const Random& y) {
     double sum = 0;
-    for (std::int64_t r = 0; r < 8; ++r) {
-      for (std::int64_t c = 0; c < 50; ++c) sum += double(d.at(r, c)) * ref::swiglu(x.at(r, c), y.at(r, c), {});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) sum += double(d.at(r, c)) * ref::swiglu(x.at(r, c), y.at(r, c), {});
     }
     return sum;
   };
   for (bool of_gate : {true, false}) {
-    const Random direction(8, 50, kF32, 5);
-    Random plus(8, 50, kF32, of_gate ? 1 : 2);
-    Random minus(8, 50, kF32, of_gate ? 1 : 2);
+    const Random direction(rows, cols, kF32, 5);
+    Random plus(rows, cols, kF32, of_gate ? 1 : 2);
+    Random minus(rows, cols, kF32, of_gate ? 1 : 2);
     double want = 0;
     constexpr float h = 1e-2f;
-    for (std::int64_t r = 0; r < 8; ++r) {
-      for (std::int64_t c = 0; c < 50; ++c) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) {
         test::set(plus, r, c, plus.at(r, c) + h * direction.at(r, c));
         test::set(minus, r, c, minus.at(r, c) - h * direction.at(r, c));
         want += double(direction.at(r, c)) * (of_gate ? g.gate : g.up).at(r, c);
@@ -109,6 +109,12 @@ TEST(Swiglu, GradientsAgreeWithFiniteDifferences) {
     const double got = of_gate ? loss(plus, up) - loss(minus, up) : loss(gate, plus) - loss(gate, minus);
     EXPECT_NEAR(got / (2 * h), want, 1e-3 * std::abs(want) + 1e-3);
   }
+}
+
+TEST(Swiglu, GradientsAgreeWithFiniteDifferences) {
+  for (const BackwardMode mode : {BackwardMode::fused, BackwardMode::mirror})
+    for (const std::int64_t cols : {1, 7, 16, 50})
+      for (const std::int64_t rows : {1, 8}) expect_finite_differences(rows, cols, mode);
 }
 
 TEST(Swiglu, ThreadsAndTheRunTimePathChangeNoBit) {
@@ -159,6 +165,18 @@ TEST(SwigluOracle, SiluSiteChanges27Percent) {
   const Random up(1000, 512, kBf16, 2);
   const double changed = test::fraction_different(forward(gate, up, kHfEagerSites, kBf16, 2), forward(gate, up, kFusedSites, kBf16, 2));
   EXPECT_NEAR(changed, 0.275, 0.0275);
+}
+
+// Against two operators that store what they compute: silu alone, then the product.
+TEST(SwigluOracle, AFusedKernelThatKeepsEagersSitesChangesNothing) {
+  const Random gate(100, 500, kBf16, 1);
+  const Random up(100, 500, kBf16, 2);
+  const Random one(100, 500, kBf16, 3, 0, 1);
+  const Random silu = forward(gate, one, kFusedSites, kBf16);
+  Random product(100, 500, kBf16, 9, 0, 7);
+  for (std::int64_t r = 0; r < 100; ++r)
+    for (std::int64_t c = 0; c < 500; ++c) test::set(product, r, c, silu.at(r, c) * up.at(r, c));
+  EXPECT_EQ(test::fraction_different(forward(gate, up, kHfEagerSites, kBf16), product), 0);
 }
 
 TEST(Swiglu, RefusesShapesThatDiffer) {
