@@ -138,26 +138,45 @@ INSTANTIATE_TEST_SUITE_P(All, Parity, testing::Combine(testing::ValuesIn(kFamili
                            return std::string(name_of(std::get<0>(p.param))) + "_" + std::string(std::get<1>(p.param));
                          });
 
+class ParityShapes : public testing::TestWithParam<std::string_view> {};
+
 // Positions beyond the attention's first tile of keys, and prompts that end inside one.
-TEST(ParityFar, SamplerEqualsTrainerAcrossTilesOfKeys) {
+TEST_P(ParityShapes, SamplerEqualsTrainerAcrossTilesOfKeys) {
   ModelConfig c = small_config(Family::qwen3);
   c.layers = 1;
   c.max_positions = 1200;
-  for (const char* name : {"fused", "vllm_cpu_compiled", "hf_eager", "hf_sdpa"}) {
+  Context ctx(2);
+  auto trainer = make_trainer(ctx, c, sampled_numerics(GetParam()), {}, fast_optimizer(), 1200);
+  std::vector<GenerationRequest> requests;
+  for (const std::int64_t length : {505, 1023, 700})
+    requests.push_back({.prompt = random_ids(c, length, 1),
+                        .key = {.seed = 2, .purpose = Purpose::sampling, .draw = std::uint32_t(length)},
+                        .samples = 3,
+                        .max_new_tokens = 20});
+  SamplerOptions options = options_of(4, 300, 0);
+  options.max_positions = 1200;
+  options.eos_ids = {};
+  expect_parity(ctx, *trainer, requests, generate(ctx, *trainer, trainer->weights(), options, requests), 1.0f);
+}
+
+// One kv head, a vocabulary of seven, widths that are no multiple of anything; and prompts of one token.
+TEST_P(ParityShapes, SamplerEqualsTrainerInOddShapes) {
+  for (const Family family : kFamilies) {
+    const ModelConfig c = testing_model::odd_config(family);
     Context ctx(2);
-    auto trainer = make_trainer(ctx, c, sampled_numerics(name), {}, fast_optimizer(), 1200);
-    std::vector<GenerationRequest> requests;
-    for (const std::int64_t length : {505, 1023, 700})
-      requests.push_back({.prompt = random_ids(c, length, 1),
-                          .key = {.seed = 2, .purpose = Purpose::sampling, .draw = std::uint32_t(length)},
-                          .samples = 3,
-                          .max_new_tokens = 20});
-    SamplerOptions options = options_of(4, 300, 0);
-    options.max_positions = 1200;
+    auto trainer = make_trainer(ctx, c, sampled_numerics(GetParam()));
+    const auto requests = mixed_requests(c, 0.7f);
+    SamplerOptions options = options_of(3, 5, 2000);
     options.eos_ids = {};
-    expect_parity(ctx, *trainer, requests, generate(ctx, *trainer, trainer->weights(), options, requests), 1.0f);
+    const Generated one = generate(ctx, *trainer, trainer->weights(), options, requests);
+    expect_parity(ctx, *trainer, requests, one, 0.7f);
+    options.max_sequences = 1;
+    Context three(3);
+    EXPECT_TRUE(same(generate(three, *trainer, trainer->weights(), options, requests), one));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Presets, ParityShapes, testing::ValuesIn(usable_presets()), [](const auto& p) { return std::string(p.param); });
 
 class SamplerTest : public testing::Test {
  protected:
