@@ -1,6 +1,7 @@
 #include "rl/cli/bench_presets.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -51,7 +52,8 @@ class Training {
   }
   Work work() const { return {.flops = 3 * forward_flops(config_) * double(count_)}; }
   std::unique_ptr<Trainer> trainer(const Numerics& numerics) const {
-    auto trainer = std::make_unique<Trainer>(config_, numerics, ExecutionConfig{}, OptimizerConfig{}, longest_);
+    const ExecutionConfig execution{.micro_batch_tokens = int(std::int64_t(sequences_.size()) * packed_rows(longest_))};  // one batch
+    auto trainer = std::make_unique<Trainer>(config_, numerics, execution, OptimizerConfig{}, longest_);
     trainer->state().master.write(start_.data(), 0, start_.size());
     trainer->refresh_weights(ctx_);
     return trainer;
@@ -122,11 +124,13 @@ class PresetBench {
     training_.run(*reference_trainer_);
     for (int i = 0; i < repeats_; ++i) {
       for (std::string_view name : names_) {
+        show_progress(fmt::format("repetition {} of {}: {}", i + 1, repeats_, name));
         const Numerics numerics = preset(name);
         measure_training(numerics, results_[name].train);
         measure_decoding(numerics, results_[name].decode);
       }
     }
+    show_progress("");
   }
   void print(const std::string& reference) const {
     fmt::print("{:<24}{:<32}{}\n{:<24}{:<32}{}\n", "", "training step", "decoding", "", "ratio to " + reference + "      of peak",
@@ -151,6 +155,11 @@ class PresetBench {
     Samples train, decode;
   };
 
+  /// A line that replaces the one before, on a terminal only.
+  static void show_progress(const std::string& text) {
+    static const bool terminal = ::isatty(STDERR_FILENO) == 1;
+    if (terminal) fmt::print(stderr, "\r\x1b[K{}", text);
+  }
   /// The reference, the work, the reference; the limit in between.
   void measure(const Work& work, const std::function<void()>& reference, const std::function<void()>& run, Samples& into) {
     constexpr double kShortest = 0.02;  // of a sample, in seconds
