@@ -78,12 +78,14 @@ TEST(Embedding, BackwardIsTheAdjointOfForward) {
           want += double(d.at(r, c)) * out.at(r, c);
           size += std::abs(double(d.at(r, c)) * out.at(r, c));
         }
-      Random d_table(7, cols, DType::f32, 4, 0);
-      embedding_backward(ctx, {.d_out = d, .tokens = ids.data(), .d_table = d_table}, BackwardMode::fused);
-      double got = 0;
-      for (std::int64_t r = 0; r < 7; ++r)
-        for (std::int64_t c = 0; c < cols; ++c) got += double(d_table.at(r, c)) * table.at(r, c);
-      EXPECT_NEAR(got, want, double(rows) * 0x1p-24 * size) << rows << " x " << cols;  // a chain of `rows` roundings
+      for (const BackwardMode mode : {BackwardMode::fused, BackwardMode::mirror}) {
+        Random d_table(7, cols, DType::f32, 4, 0);
+        embedding_backward(ctx, {.d_out = d, .tokens = ids.data(), .d_table = d_table, .round_to = DType::f32}, mode);
+        double got = 0;
+        for (std::int64_t r = 0; r < 7; ++r)
+          for (std::int64_t c = 0; c < cols; ++c) got += double(d_table.at(r, c)) * table.at(r, c);
+        EXPECT_NEAR(got, want, double(rows) * 0x1p-24 * size) << rows << " x " << cols;  // a chain of `rows` roundings
+      }
     }
   }
 }
