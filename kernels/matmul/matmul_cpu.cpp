@@ -211,19 +211,12 @@ void run_sweep(const Plan& plan, const DepthBlock& block, const Sums& sums, cons
     const std::int64_t col = g * kGroupCols;
     if (plan.m.bias && block.last) load_bias(plan.m.bias, col, int(std::min<std::int64_t>(groups * kGroupCols, plan.cols - col)), bias);
     Tile tile{.b = s.panels + group_offset(local, s.panel_stride), .panel_stride = s.panel_stride};
-    // Every row block fetches its share of the next panel; a lone one its own half of it, or leaves a whole panel to the hardware.
-    tile.prefetch_step = blocks == 1 ? pair_bytes(plan.panel) : pair_bytes(plan.panel) / kPanelGroups * groups / blocks;
-    const char* next = blocks == 1 ? tile.b + s.panel_stride
-                                   : s.panels + group_offset(local / kPanelGroups * kPanelGroups + kPanelGroups, s.panel_stride) +
-                                         local % kPanelGroups / groups * blocks * block.pairs * tile.prefetch_step;
-    const bool stream = blocks == 1 && groups == kPanelGroups;
+    ReadAhead ahead(s.panels, s.panel_stride, plan.panel, local, groups, blocks, block.pairs);
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t row = s.blocks.first_row(b);
       const int rows = s.blocks.rows_of(b);
       tile.a = s.blocks_of_a + s.blocks.offset(b, block.pairs, k.a);
-      tile.prefetch = next;
-      next += block.pairs * tile.prefetch_step;
-      const TileFn fn = stream ? k.stream[rows][groups] : k.tile[rows][groups];
+      const TileFn fn = ahead.use(k, rows, groups, tile);
       run_tile(plan, block, sums, fn, tile, bias, s.rows.begin + row, rows, col, groups);
     }
   }

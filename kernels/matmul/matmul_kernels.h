@@ -100,6 +100,30 @@ class Blocks {
 void pack_blocks(const MatmulOperand& a, std::int64_t first, std::int64_t k0, std::int64_t k1, DType layout, const Blocks& blocks,
                  char* out);
 
+/// What the row blocks fetch while they work on a column group: each its share of the next panel; a lone one its own half of it, or
+/// nothing where the hardware follows one linear stream.
+struct ReadAhead {
+  /// Column group g of the panels at `panels`, `groups` at a time, of `pairs` pairs of k.
+  ReadAhead(const char* panels, std::int64_t panel_stride, DType panel, std::int64_t g, int groups, std::int64_t blocks, std::int64_t pairs)
+      : stream(blocks == 1 && groups == kPanelGroups),
+        step(blocks == 1 ? pair_bytes(panel) : pair_bytes(panel) / kPanelGroups * groups / blocks),
+        bytes(pairs * step),
+        next(blocks == 1 ? panels + group_offset(g, panel_stride) + panel_stride
+                         : panels + group_offset(g / kPanelGroups * kPanelGroups + kPanelGroups, panel_stride) +
+                               g % kPanelGroups / groups * blocks * bytes) {}
+  /// The kernel for the next row block; tells the tile what to fetch.
+  TileFn use(const Kernels& k, int rows, int groups, Tile& tile) {
+    tile.prefetch = next;
+    tile.prefetch_step = step;
+    next += bytes;
+    return stream ? k.stream[rows][groups] : k.tile[rows][groups];
+  }
+  bool stream;
+  std::int64_t step;
+  std::int64_t bytes;
+  const char* next;
+};
+
 /// The kernels of an instruction set for an A of dtype `a` and panels of dtype `panel`.
 const Kernels& kernels_for(Isa, DType a, DType panel);
 /// The whole product, split over the context's threads.

@@ -111,6 +111,7 @@ void run_step(const Plan& plan, const Rectangle& t, const DepthStep& step, const
   for (std::int64_t g = 0; g < groups_in_all; g += groups) {
     while (groups > groups_in_all - g) groups /= 2;
     tile.b = panels.data + group_offset(g, panels.stride);
+    ReadAhead ahead(panels.data, panels.stride, plan.panel, g, groups, t.blocks.count(), tile.pairs);
     for (std::int64_t b = 0; b < t.blocks.count(); ++b) {
       const std::int64_t row = t.blocks.first_row(b);
       const int rows = t.blocks.rows_of(b);
@@ -118,7 +119,7 @@ void run_step(const Plan& plan, const Rectangle& t, const DepthStep& step, const
       tile.a = step_of_a(plan, t, step) + row * tile.pairs * 2 * a_bytes(plan);
       tile.c = step.kind == StepKind::add ? chain : sums;
       tile.ldc = step.kind == StepKind::add ? kPanelCols : kWidth;
-      k.stream[rows][groups](tile);
+      ahead.use(k, rows, groups, tile)(tile);
       if (step.kind == StepKind::add) add_rows(sums, chain, kPanelCols, rows, groups * kGroupCols);
     }
   }
