@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string error_of(const std::vector<std::string>& sets) {
+std::string refusal_of(const std::vector<std::string>& sets) {
   try {
     validate(parse_config<RunConfig>("model: {config: addition-167k}\n", "f.yaml", sets));
   } catch (const UsageError& error) {
@@ -27,8 +27,8 @@ std::string error_of(const std::vector<std::string>& sets) {
 }
 
 TEST(ValidateConfig, DefaultsAreFine) {
-  EXPECT_EQ(error_of({}), "no error");
-  EXPECT_EQ(error_of({"run.algorithm=sft", "sft.batch=5"}), "no error");
+  EXPECT_EQ(refusal_of({}), "no error");
+  EXPECT_EQ(refusal_of({"run.algorithm=sft", "sft.batch=5"}), "no error");
 }
 
 TEST(ValidateConfig, EveryShippedRunLoadsAndIsFine) {
@@ -45,23 +45,23 @@ TEST(ValidateConfig, EveryShippedRunLoadsAndIsFine) {
 
 TEST(ValidateConfig, GroupsNeedTwo) {
   // cases.md 13
-  EXPECT_THAT(error_of({"rollout.samples=1"}), AllOf(HasSubstr("run.algorithm"), HasSubstr("rollout.samples")));
+  EXPECT_THAT(refusal_of({"rollout.samples=1"}), AllOf(HasSubstr("run.algorithm"), HasSubstr("rollout.samples")));
 }
 
 TEST(ValidateConfig, SlipsOfTheKeyboardAreRefused) {
-  EXPECT_THAT(error_of({"execution.threads=100000"}),
+  EXPECT_THAT(refusal_of({"execution.threads=100000"}),
               AllOf(HasSubstr("execution.threads is 100000"), HasSubstr("0 (one per core) to 1024")));
-  EXPECT_THAT(error_of({"eval.problems=1000000000"}), HasSubstr("eval.problems is 1000000000"));
-  EXPECT_THAT(error_of({"rollout.prompts=1000000000"}), HasSubstr("rollout.prompts"));
-  EXPECT_THAT(error_of({"rollout.samples=1000000000"}), HasSubstr("rollout.samples"));
-  EXPECT_THAT(error_of({"run.algorithm=sft", "sft.steps=5"}), AllOf(HasSubstr("sft.steps"), HasSubstr("run.steps")));
+  EXPECT_THAT(refusal_of({"eval.problems=1000000000"}), HasSubstr("eval.problems is 1000000000"));
+  EXPECT_THAT(refusal_of({"rollout.prompts=1000000000"}), HasSubstr("rollout.prompts"));
+  EXPECT_THAT(refusal_of({"rollout.samples=1000000000"}), HasSubstr("rollout.samples"));
+  EXPECT_THAT(refusal_of({"run.algorithm=sft", "sft.steps=5"}), AllOf(HasSubstr("sft.steps"), HasSubstr("run.steps")));
 }
 
 TEST(ValidateConfig, TheBestCheckpointIsChosenByAMetricThatExists) {
-  EXPECT_EQ(error_of({"checkpoint.keep_best=eval/greedy", "eval.every=5"}), "no error");
-  EXPECT_EQ(error_of({"checkpoint.keep_best=eval/pass@6", "eval.every=5", "eval.k=6"}), "no error");
-  EXPECT_THAT(error_of({"checkpoint.keep_best=eval/gredy", "eval.every=5"}), HasSubstr("did you mean 'eval/greedy'?"));
-  EXPECT_THAT(error_of({"checkpoint.keep_best=eval/pass@6", "eval.every=5"}), HasSubstr("checkpoint.keep_best"));
+  EXPECT_EQ(refusal_of({"checkpoint.keep_best=eval/greedy", "eval.every=5"}), "no error");
+  EXPECT_EQ(refusal_of({"checkpoint.keep_best=eval/pass@6", "eval.every=5", "eval.k=6"}), "no error");
+  EXPECT_THAT(refusal_of({"checkpoint.keep_best=eval/gredy", "eval.every=5"}), HasSubstr("did you mean 'eval/greedy'?"));
+  EXPECT_THAT(refusal_of({"checkpoint.keep_best=eval/pass@6", "eval.every=5"}), HasSubstr("checkpoint.keep_best"));
 }
 
 TEST(ValidateConfig, ImpossibleCombinationsNameBothKeys) {
@@ -85,7 +85,7 @@ TEST(ValidateConfig, ImpossibleCombinationsNameBothKeys) {
       {{"warm_start.steps=3", "optimizer.precision.weights=bf16"},
        {"warm_start.optimizer.precision.weights", "optimizer.precision.weights"}},
   };
-  for (const auto& [sets, keys] : cases) EXPECT_THAT(error_of(sets), AllOf(HasSubstr(keys.first), HasSubstr(keys.second))) << sets[0];
+  for (const auto& [sets, keys] : cases) EXPECT_THAT(refusal_of(sets), AllOf(HasSubstr(keys.first), HasSubstr(keys.second))) << sets[0];
 }
 
 TEST(ValidateConfig, ValuesOutOfRangeAreRefused) {
@@ -114,13 +114,13 @@ TEST(ValidateConfig, ValuesOutOfRangeAreRefused) {
                           "task.train_file=/no/such/file",
                           "model.tokenizer=/no/such"}) {
     const std::string key(set, std::strchr(set, '=') - set);
-    EXPECT_THAT(error_of({set}), HasSubstr(key)) << set;
+    EXPECT_THAT(refusal_of({set}), HasSubstr(key)) << set;
   }
 }
 
 TEST(ValidateConfig, UnknownPresetsSuggestTheNearest) {
-  EXPECT_THAT(error_of({"numerics.rollout=fuesd"}), AllOf(HasSubstr("numerics.rollout"), HasSubstr("did you mean 'fused'?")));
-  EXPECT_THAT(error_of({"numerics.update=hf_eagr"}), AllOf(HasSubstr("numerics.update"), HasSubstr("hf_eager")));
+  EXPECT_THAT(refusal_of({"numerics.rollout=fuesd"}), AllOf(HasSubstr("numerics.rollout"), HasSubstr("did you mean 'fused'?")));
+  EXPECT_THAT(refusal_of({"numerics.update=hf_eagr"}), AllOf(HasSubstr("numerics.update"), HasSubstr("hf_eager")));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 
 #include "kernels/core/error.h"
 #include "model/files/files.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace plumb {
@@ -62,6 +63,7 @@ void visit_state(V& v, Odds& s) {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 
 constexpr std::size_t kFloats = 20'000;
 
@@ -97,16 +99,6 @@ void expect_whole(const fs::path& checkpoint, std::int64_t step) {
   reader.load("trainer", state);
   EXPECT_EQ(state.steps, step);
   EXPECT_EQ(floats_of(state), floats_of(moments_of(step)));
-}
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 std::vector<std::int64_t> steps_of(const CheckpointStore& store) {

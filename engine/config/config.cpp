@@ -12,8 +12,6 @@
 namespace plumb {
 namespace {
 
-std::string joined(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
-
 /// Calls f(path, field) for every key that is no section, in order.
 template <class F>
 void for_each_key(const ConfigSection& section, const std::string& path, F&& f) {

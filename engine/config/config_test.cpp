@@ -74,7 +74,7 @@ Everything parse(const std::string& yaml, const std::vector<std::string>& sets =
   return parse_config<Everything>(yaml, "f.yaml", sets);
 }
 
-std::string error_of(const std::string& yaml, const std::vector<std::string>& sets = {}) {
+std::string message_of(const std::string& yaml, const std::vector<std::string>& sets = {}) {
   try {
     parse(yaml, sets);
   } catch (const UsageError& error) {
@@ -127,45 +127,45 @@ TEST(Config, UnknownKeysSuggestTheNearest) {
   EXPECT_THAT(error_in<Whole>("optimizer:\n  weigth_decay: 0\n"), testing::HasSubstr("did you mean 'weight_decay'?"));
   EXPECT_THAT(error_in<Whole>("optimizer:\n  max_grad_norm: 1\n"), testing::HasSubstr("did you mean 'grad_clip'?"));
   EXPECT_THAT(error_in<Whole>("top_p: 1\n"), testing::HasSubstr("did you mean 'sampling.top_p'?"));
-  EXPECT_THAT(error_of("inner: {zzzzzzzzz: 1}"), testing::HasSubstr("known: rate, curve, limit"));
+  EXPECT_THAT(message_of("inner: {zzzzzzzzz: 1}"), testing::HasSubstr("known: rate, curve, limit"));
 }
 
 TEST(Config, DuplicateKeysAreRefusedWithBothLines) {
-  EXPECT_EQ(error_of("count: 1\nflag: true\ncount: 2\n"), "f.yaml:3: duplicate key 'count', first given at f.yaml:1");
-  EXPECT_EQ(error_of("inner:\n  rate: 1\n  rate: 1\n"), "f.yaml:3: duplicate key 'rate', first given at f.yaml:2");
-  EXPECT_EQ(error_of("inner: {rate: 1}\ninner: {limit: 1}\n"), "f.yaml:2: duplicate key 'inner', first given at f.yaml:1");
+  EXPECT_EQ(message_of("count: 1\nflag: true\ncount: 2\n"), "f.yaml:3: duplicate key 'count', first given at f.yaml:1");
+  EXPECT_EQ(message_of("inner:\n  rate: 1\n  rate: 1\n"), "f.yaml:3: duplicate key 'rate', first given at f.yaml:2");
+  EXPECT_EQ(message_of("inner: {rate: 1}\ninner: {limit: 1}\n"), "f.yaml:2: duplicate key 'inner', first given at f.yaml:1");
 }
 
 TEST(Config, WrongTypesSayWhatWasFoundAndWhatIsRight) {
-  EXPECT_EQ(error_of("flag: 1"), "f.yaml:1: flag: found '1'; true or false is right");
-  EXPECT_EQ(error_of("flag: yes"), "f.yaml:1: flag: found 'yes'; true or false is right");
-  EXPECT_EQ(error_of("\ncount: 1.0"), "f.yaml:2: count: found '1.0'; a whole number from -2147483648 to 2147483647 is right");
-  EXPECT_THAT(error_of("count: 2147483648"), testing::HasSubstr("found '2147483648'; a whole number"));
-  EXPECT_THAT(error_of("count: 1e3"), testing::HasSubstr("found '1e3'"));
-  EXPECT_THAT(error_of("count: '5'"), testing::HasSubstr("found the text '5'"));
-  EXPECT_THAT(error_of("count: [1]"), testing::HasSubstr("found a list"));
-  EXPECT_THAT(error_of("count: {a: 1}"), testing::HasSubstr("found a section of keys"));
-  EXPECT_THAT(error_of("count:"), testing::HasSubstr("found empty"));
-  EXPECT_THAT(error_of("seed: -1"), testing::HasSubstr("a whole number from 0 to 18446744073709551615 is right"));
-  EXPECT_THAT(error_of("inner: {rate: fast}"), testing::HasSubstr("inner.rate: found 'fast'; a number such as 0.5 or 1e-6 is right"));
-  EXPECT_THAT(error_of("inner: {rate: nan}"), testing::HasSubstr("found 'nan'"));
-  EXPECT_THAT(error_of("inner: {rate: .inf}"), testing::HasSubstr("found '.inf'"));
-  EXPECT_THAT(error_of("inner: {rate: 1e999}"), testing::HasSubstr("found '1e999'"));
-  EXPECT_THAT(error_of("inner: {curve: 1}"), testing::HasSubstr("a list such as [a, b] is right"));
-  EXPECT_THAT(error_of("inner:\n  curve:\n    - 1\n    - x\n"), testing::StartsWith("f.yaml:4: inner.curve: found 'x'"));
-  EXPECT_EQ(error_of("shape: sqare"), "f.yaml:1: shape: found 'sqare'; round or square is right (did you mean 'square'?)");
-  EXPECT_THAT(error_of("inner: 3"), testing::HasSubstr("inner is a section of keys; found '3'"));
-  EXPECT_THAT(error_of("- 3"), testing::HasSubstr("a configuration is a section of keys; found a list"));
+  EXPECT_EQ(message_of("flag: 1"), "f.yaml:1: flag: found '1'; true or false is right");
+  EXPECT_EQ(message_of("flag: yes"), "f.yaml:1: flag: found 'yes'; true or false is right");
+  EXPECT_EQ(message_of("\ncount: 1.0"), "f.yaml:2: count: found '1.0'; a whole number from -2147483648 to 2147483647 is right");
+  EXPECT_THAT(message_of("count: 2147483648"), testing::HasSubstr("found '2147483648'; a whole number"));
+  EXPECT_THAT(message_of("count: 1e3"), testing::HasSubstr("found '1e3'"));
+  EXPECT_THAT(message_of("count: '5'"), testing::HasSubstr("found the text '5'"));
+  EXPECT_THAT(message_of("count: [1]"), testing::HasSubstr("found a list"));
+  EXPECT_THAT(message_of("count: {a: 1}"), testing::HasSubstr("found a section of keys"));
+  EXPECT_THAT(message_of("count:"), testing::HasSubstr("found empty"));
+  EXPECT_THAT(message_of("seed: -1"), testing::HasSubstr("a whole number from 0 to 18446744073709551615 is right"));
+  EXPECT_THAT(message_of("inner: {rate: fast}"), testing::HasSubstr("inner.rate: found 'fast'; a number such as 0.5 or 1e-6 is right"));
+  EXPECT_THAT(message_of("inner: {rate: nan}"), testing::HasSubstr("found 'nan'"));
+  EXPECT_THAT(message_of("inner: {rate: .inf}"), testing::HasSubstr("found '.inf'"));
+  EXPECT_THAT(message_of("inner: {rate: 1e999}"), testing::HasSubstr("found '1e999'"));
+  EXPECT_THAT(message_of("inner: {curve: 1}"), testing::HasSubstr("a list such as [a, b] is right"));
+  EXPECT_THAT(message_of("inner:\n  curve:\n    - 1\n    - x\n"), testing::StartsWith("f.yaml:4: inner.curve: found 'x'"));
+  EXPECT_EQ(message_of("shape: sqare"), "f.yaml:1: shape: found 'sqare'; round or square is right (did you mean 'square'?)");
+  EXPECT_THAT(message_of("inner: 3"), testing::HasSubstr("inner is a section of keys; found '3'"));
+  EXPECT_THAT(message_of("- 3"), testing::HasSubstr("a configuration is a section of keys; found a list"));
 }
 
 TEST(Config, MalformedYamlHasALine) {
-  EXPECT_THAT(error_of("a: [1\nb: 2\n"), testing::StartsWith("f.yaml:"));
-  EXPECT_THAT(error_of("a: &x 1\nb: *x\n"), testing::HasSubstr("anchors"));
-  EXPECT_THAT(error_of("count: !!int 3\n"), testing::HasSubstr("tags"));
-  EXPECT_THAT(error_of("? [a]\n: 1\n"), testing::HasSubstr("a key must be plain text"));
-  EXPECT_THAT(error_of("count: 1\n---\ncount: 2\n"), testing::HasSubstr("several YAML documents"));
-  EXPECT_THAT(error_of("count: 1\nname: \xFF\n"), testing::HasSubstr("f.yaml:2: not UTF-8"));
-  EXPECT_THAT(error_of(std::string(100000, '[')), testing::StartsWith("f.yaml:1: "));
+  EXPECT_THAT(message_of("a: [1\nb: 2\n"), testing::StartsWith("f.yaml:"));
+  EXPECT_THAT(message_of("a: &x 1\nb: *x\n"), testing::HasSubstr("anchors"));
+  EXPECT_THAT(message_of("count: !!int 3\n"), testing::HasSubstr("tags"));
+  EXPECT_THAT(message_of("? [a]\n: 1\n"), testing::HasSubstr("a key must be plain text"));
+  EXPECT_THAT(message_of("count: 1\n---\ncount: 2\n"), testing::HasSubstr("several YAML documents"));
+  EXPECT_THAT(message_of("count: 1\nname: \xFF\n"), testing::HasSubstr("f.yaml:2: not UTF-8"));
+  EXPECT_THAT(message_of(std::string(100000, '[')), testing::StartsWith("f.yaml:1: "));
 }
 
 TEST(Config, OverridesWinAndAreCheckedAlike) {
@@ -174,12 +174,12 @@ TEST(Config, OverridesWinAndAreCheckedAlike) {
   EXPECT_EQ(c.inner.rate, 2);
   EXPECT_EQ(c.name, "");
   EXPECT_THAT(c.words, testing::ElementsAre("x", "y"));
-  EXPECT_EQ(error_of("", {"inner.raet=1"}), "--set inner.raet: unknown key 'raet' in inner; did you mean 'rate'?");
-  EXPECT_EQ(error_of("", {"count=x"}), "--set count: count: found 'x'; a whole number from -2147483648 to 2147483647 is right");
-  EXPECT_THAT(error_of("", {"count"}), testing::HasSubstr("not of the form key=value"));
-  EXPECT_THAT(error_of("", {"=3"}), testing::HasSubstr("not of the form key=value"));
-  EXPECT_THAT(error_of("", {"count.x=3"}), testing::HasSubstr("found a section of keys"));
-  EXPECT_THAT(error_of("", {".count=3"}), testing::HasSubstr("unknown key ''"));
+  EXPECT_EQ(message_of("", {"inner.raet=1"}), "--set inner.raet: unknown key 'raet' in inner; did you mean 'rate'?");
+  EXPECT_EQ(message_of("", {"count=x"}), "--set count: count: found 'x'; a whole number from -2147483648 to 2147483647 is right");
+  EXPECT_THAT(message_of("", {"count"}), testing::HasSubstr("not of the form key=value"));
+  EXPECT_THAT(message_of("", {"=3"}), testing::HasSubstr("not of the form key=value"));
+  EXPECT_THAT(message_of("", {"count.x=3"}), testing::HasSubstr("found a section of keys"));
+  EXPECT_THAT(message_of("", {".count=3"}), testing::HasSubstr("unknown key ''"));
 }
 
 TEST(Config, PrintedConfigLoadsBackToTheSame) {

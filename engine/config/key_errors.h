@@ -1,10 +1,13 @@
-// Errors of scalars, with the key that they belong to.
+// Keys by their paths, and errors of scalars with the key that they belong to.
 #pragma once
 #include <string>
 
 #include "kernels/core/error.h"
 
 namespace plumb {
+
+/// "path.key", or the key alone at the top.
+inline std::string joined(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
 
 /// Calls f; a UsageError "file:line: found ..." out of it becomes "file:line: KEY: found ...".
 template <class F>

@@ -56,8 +56,6 @@ std::vector<std::string_view> site_names() {
   return names;
 }
 
-std::string joined(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
-
 /// "a.b.c: x" as "a: {b.c: x}"
 ConfigNode::Entry nested(const ConfigNode::Entry& e, std::size_t dot) {
   ConfigNode inner{.kind = Kind::map, .where = e.where};

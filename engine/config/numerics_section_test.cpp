@@ -28,17 +28,17 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-NumericsRun parse(const std::string& yaml, const std::vector<std::string>& sets = {}) {
+NumericsRun numerics_of(const std::string& yaml, const std::vector<std::string>& sets = {}) {
   return parse_config<NumericsRun>(yaml, "f.yaml", sets);
 }
 Numerics side(const NumericsRun& r, NumericsSide s, std::int64_t step = 0) { return resolve_numerics(r.numerics, s, step); }
 Numerics update(const std::string& yaml, const std::vector<std::string>& sets = {}) {
-  return side(parse(yaml, sets), NumericsSide::update);
+  return side(numerics_of(yaml, sets), NumericsSide::update);
 }
 
-std::string error_of(const std::string& yaml, const std::vector<std::string>& sets = {}) {
+std::string refusal_of(const std::string& yaml, const std::vector<std::string>& sets = {}) {
   try {
-    validate(parse(yaml, sets).numerics);
+    validate(numerics_of(yaml, sets).numerics);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -46,11 +46,11 @@ std::string error_of(const std::string& yaml, const std::vector<std::string>& se
 }
 
 TEST(NumericsSection, SidesFollowEachOther) {
-  const NumericsRun none = parse("{}");
+  const NumericsRun none = numerics_of("{}");
   for (int s = 0; s < kNumericsSides; ++s) EXPECT_TRUE(side(none, NumericsSide(s)) == preset("fused"));
-  const NumericsRun one = parse("numerics: {rollout: hf_eager}\n");
+  const NumericsRun one = numerics_of("numerics: {rollout: hf_eager}\n");
   for (int s = 0; s < kNumericsSides; ++s) EXPECT_TRUE(side(one, NumericsSide(s)) == preset("hf_eager"));
-  const NumericsRun two = parse("numerics: {rollout: hf_eager, update: fp32, critic: fused}\n");
+  const NumericsRun two = numerics_of("numerics: {rollout: hf_eager, update: fp32, critic: fused}\n");
   EXPECT_TRUE(side(two, NumericsSide::reference) == preset("fp32"));
   EXPECT_TRUE(side(two, NumericsSide::critic) == preset("fused"));
 }
@@ -141,11 +141,11 @@ TEST(NumericsSection, AlignCopiesAGroupFromTheOtherSide) {
   EXPECT_EQ(update(pair, {"numerics.update.backward.rope=mirror"}).backward.rope, BackwardMode::mirror);
   EXPECT_TRUE(update(pair, {"numerics.update.rope.products=b"}).base.rounded(Site::rope_products));
   // Overrides by layer come along, and the rollout side may align as well.
-  const NumericsRun back = parse("numerics: {rollout: {preset: fused, align: [resid_norm]}, update: hf_compiled}\n");
+  const NumericsRun back = numerics_of("numerics: {rollout: {preset: fused, align: [resid_norm]}, update: hf_compiled}\n");
   EXPECT_FALSE(side(back, NumericsSide::rollout).sites(0, 4, Place::post_attention_norm).rounded(Site::resid_store));
   EXPECT_TRUE(side(back, NumericsSide::rollout).sites(1, 4, Place::post_attention_norm).rounded(Site::resid_store));
   EXPECT_FALSE(side(back, NumericsSide::rollout).base.rounded(Site::rope_products));
-  EXPECT_TRUE(side(parse("numerics: {rollout: fused, update: hf_eager, reference: {preset: fused, align: [all], anchor: update}}\n"),
+  EXPECT_TRUE(side(numerics_of("numerics: {rollout: fused, update: hf_eager, reference: {preset: fused, align: [all], anchor: update}}\n"),
                    NumericsSide::reference)
                   .base == preset("hf_eager").base);
 }
@@ -164,7 +164,7 @@ TEST(NumericsSection, AllAlignedIsTheOtherSideButForReductionsAndBackward) {
 }
 
 TEST(NumericsSection, AScheduleDependsOnTheStepAlone) {
-  const NumericsRun r = parse(
+  const NumericsRun r = numerics_of(
       "numerics:\n  rollout: vllm_cpu_compiled\n  update: hf_eager\n  schedule:\n    - {step: 200, side: update, align: [rope]}\n"
       "    - {step: 300, side: update, align: []}\n    - {step: 300, side: rollout, align: [swiglu]}\n");
   EXPECT_EQ(numerics_steps(r.numerics), (std::vector<std::int64_t>{0, 200, 300}));
@@ -205,15 +205,15 @@ TEST(NumericsSection, MistakesNamePlaceKeyAndWhatWouldBeRight) {
       {"numerics: {schedule: [{step: 1, align: []}]}\n", {"has no side"}},
       {"numerics: {update: {rope.out: f}}\n", {"no kernel does this yet: rope.out f"}}};
   for (const auto& [yaml, says] : cases) {
-    for (const char* what : says) EXPECT_THAT(error_of(yaml), HasSubstr(what)) << yaml;
+    for (const char* what : says) EXPECT_THAT(refusal_of(yaml), HasSubstr(what)) << yaml;
   }
-  EXPECT_THAT(error_of("{}", {"numerics.update.rope.product=f"}),
+  EXPECT_THAT(refusal_of("{}", {"numerics.update.rope.product=f"}),
               AllOf(HasSubstr("--set numerics.update.rope.product"), HasSubstr("'rope.products'")));
-  EXPECT_EQ(error_of("numerics: {rollout: fused, update: {preset: hf_eager, align: [all]}}\n"), "no error");
+  EXPECT_EQ(refusal_of("numerics: {rollout: fused, update: {preset: hf_eager, align: [all]}}\n"), "no error");
 }
 
 TEST(NumericsSection, ThePrintOutShowsBothSidesAndLoadsBack) {
-  const NumericsRun r = parse(
+  const NumericsRun r = numerics_of(
       "numerics:\n  rollout: vllm_cpu_compiled\n  update: {preset: hf_compiled, align: [rope], rope: {products: b}, layers: {2-4: "
       "{swiglu.silu: b}}}\n"
       "  critic: {anchor: update, align: [swiglu], preset: fused}\n  schedule: [{step: 5, side: update, align: [all]}]\n",
@@ -230,7 +230,7 @@ TEST(NumericsSection, ThePrintOutShowsBothSidesAndLoadsBack) {
 }
 
 TEST(NumericsSection, TheHashIsOverWhatIsComputed) {
-  const auto hash = [](const std::string& yaml) { return config_hash(parse(yaml)); };
+  const auto hash = [](const std::string& yaml) { return config_hash(numerics_of(yaml)); };
   EXPECT_EQ(hash("numerics: {rollout: hf_eager}\n"), hash("numerics: {rollout: hf_eager, update: hf_eager}\n"));
   EXPECT_EQ(hash("{}"), hash("numerics: {update: {rope.products: f}}\n"));
   EXPECT_NE(hash("{}"), hash("numerics: {update: {rope.products: b}}\n"));
@@ -242,7 +242,7 @@ TEST(NumericsSection, TheHashIsOverWhatIsComputed) {
       hash("numerics: {update: {preset: hf_eager, align: [rope]}, schedule: [{step: 5, side: update, align: []}]}\n"),
       hash("numerics: {update: {preset: hf_eager, rope.products: f, rope.cos_sin_table: f, rope.rotated: f, backward: {rope: fused}}, "
            "schedule: [{step: 5, side: update, align: []}]}\n"));
-  const auto differences = differing_keys(parse("{}"), parse("numerics: {update: {rope.products: b}}\n"));
+  const auto differences = differing_keys(numerics_of("{}"), numerics_of("numerics: {update: {rope.products: b}}\n"));
   ASSERT_EQ(differences.size(), 3u);  // reference and critic follow
   EXPECT_EQ(differences[0].key, "numerics.update.rope.products");
 }

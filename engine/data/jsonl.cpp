@@ -13,7 +13,7 @@
 namespace plumb {
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 bool blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
@@ -21,39 +21,39 @@ bool blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == 
 struct Line {
   const std::filesystem::path& file;
   std::int64_t number;
-  Json object;
+  json object;
 
   std::string where() const { return fmt::format("{}:{}", file.string(), number); }
   [[noreturn]] void fail(const std::string& what) const { throw Error(fmt::format("{}: {}", where(), what)); }
 
   bool has(const char* key) const { return object.contains(key); }
-  const Json& at(const char* key) const {
+  const json& at(const char* key) const {
     const auto it = object.find(key);
     if (it == object.end()) fail(fmt::format("key \"{}\" is missing", key));
     return *it;
   }
   const std::string& text(const char* key) const {
-    const Json& value = at(key);
+    const json& value = at(key);
     if (!value.is_string()) fail(fmt::format("\"{}\" must be a string", key));
     return value.get_ref<const std::string&>();
   }
   std::int64_t integer(const char* key) const {
-    const Json& value = at(key);
+    const json& value = at(key);
     if (!value.is_number_integer()) fail(fmt::format("\"{}\" must be an integer", key));
     return value.get<std::int64_t>();
   }
-  double number_of(const char* key, const Json& value) const {
+  double number_of(const char* key, const json& value) const {
     if (!value.is_number() || !std::isfinite(value.get<double>())) fail(fmt::format("\"{}\" must be a finite number", key));
     return value.get<double>();
   }
-  const Json& array(const char* key) const {
-    const Json& value = at(key);
+  const json& array(const char* key) const {
+    const json& value = at(key);
     if (!value.is_array()) fail(fmt::format("\"{}\" must be a list", key));
     return value;
   }
   std::vector<std::int32_t> ids(const char* key, std::int64_t vocab_size) const {
     std::vector<std::int32_t> out;
-    for (const Json& value : array(key)) {
+    for (const json& value : array(key)) {
       if (!value.is_number_integer()) fail(fmt::format("\"{}\" must be a list of token ids (integers)", key));
       const auto id = value.get<std::int64_t>();
       if (id < 0 || id >= vocab_size) fail(fmt::format("\"{}\": token id {} is not in the vocabulary of {}", key, id, vocab_size));
@@ -63,7 +63,7 @@ struct Line {
   }
   std::vector<float> numbers(const char* key) const {
     std::vector<float> out;
-    for (const Json& value : array(key)) out.push_back(float(number_of(key, value)));
+    for (const json& value : array(key)) out.push_back(float(number_of(key, value)));
     return out;
   }
 };
@@ -159,7 +159,7 @@ void read_outcome(const Line& line, RecordedRollout& rollout) {
     rollout.reward = line.number_of("reward", line.at("reward"));
     return;
   }
-  const Json& value = line.at("advantages");
+  const json& value = line.at("advantages");
   if (value.is_number()) {
     rollout.advantages.assign(rollout.response.size(), float(line.number_of("advantages", value)));
     return;

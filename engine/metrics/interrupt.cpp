@@ -12,7 +12,7 @@ std::atomic<bool> requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "the handler may only touch lock-free atomics");
 
 void on_signal(int) {
-  if (requested.exchange(true)) ::_exit(130);
+  if (requested.exchange(true)) ::_exit(kInterrupted);
 }
 
 }  // namespace

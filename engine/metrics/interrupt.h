@@ -3,7 +3,10 @@
 
 namespace plumb {
 
-/// From now on SIGINT and SIGTERM set a flag; a second one exits with 130 without cleaning up.
+/// The exit code of what was interrupted.
+inline constexpr int kInterrupted = 130;
+
+/// From now on SIGINT and SIGTERM set a flag; a second one exits with kInterrupted without cleaning up.
 void install_interrupt_handlers();
 bool interrupt_requested();
 

@@ -23,22 +23,14 @@
 #include "engine/metrics/tensorboard.h"
 #include "kernels/core/error.h"
 #include "model/files/files.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using test::error_of;
 
 TEST(Metric, HalvesMerge) {
   // cases.md 50

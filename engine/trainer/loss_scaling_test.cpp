@@ -18,7 +18,7 @@ namespace {
 using namespace testing_engine;  // NOLINT(google-build-using-namespace)
 using testing::HasSubstr;
 
-Numerics with_compute(std::string_view name, DType compute) {
+Numerics preset_in(std::string_view name, DType compute) {
   Numerics n = preset(name);
   n.compute = compute;
   return n;
@@ -92,7 +92,7 @@ double gradient_error(Context& ctx, const LossScalingConfig& scaling, float upst
   const Sequences data = mixed_sequences(c);
   const auto views = data.views();
   const auto gradients = [&](DType compute, const LossScalingConfig& s) {
-    auto t = make_trainer(ctx, c, with_compute("fused", compute), {}, scaled(s));
+    auto t = make_trainer(ctx, c, preset_in("fused", compute), {}, scaled(s));
     const auto objective = weighted_objective(views);
     t->accumulate(ctx, views, 1.0f, [&](std::size_t first, std::size_t n, auto lp, auto h, auto argmax, auto d_lp, auto d_h) {
       objective(first, n, lp, h, argmax, d_lp, d_h);
@@ -131,7 +131,7 @@ TEST(LossScaling, OverflowSkipsUntilTheScaleFitsAndARealNanStillStops) {
   const auto views = data.views();
   OptimizerConfig o = scaled({.mode = LossScaling::dynamic, .scale = 0x1p40});
   o.max_nonfinite_steps = 2;
-  auto t = make_trainer(ctx, c, with_compute("hf_eager", DType::f16), {}, o);
+  auto t = make_trainer(ctx, c, preset_in("hf_eager", DType::f16), {}, o);
   const std::string before = state_bytes(*t);
   int skipped = 0;
   double scale = 0x1p40;
@@ -169,7 +169,7 @@ TEST(LossScaling, NoExecutionSettingChangesABitAndAResumedRunIsTheStraightOne) {
   const ModelConfig c = small_config(Family::qwen2);
   const Sequences data = mixed_sequences(c);
   const auto views = data.views();
-  const Numerics n = with_compute("hf_eager", DType::f16);
+  const Numerics n = preset_in("hf_eager", DType::f16);
   const OptimizerConfig o = scaled({.mode = LossScaling::dynamic, .scale = 0x1p22, .growth_interval = 2});
   const auto train = [&](Context& ctx, Trainer& t, int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -207,7 +207,7 @@ TEST(LossScaling, NoExecutionSettingChangesABitAndAResumedRunIsTheStraightOne) {
 
 TEST(LossScaling, ResetBeginsAtTheFirstScale) {
   Context ctx(1);
-  auto t = make_trainer(ctx, small_config(Family::llama), with_compute("fused", DType::f16));
+  auto t = make_trainer(ctx, small_config(Family::llama), preset_in("fused", DType::f16));
   t->state().loss_scale = {.active = true, .value = 4, .good_steps = 7};
   t->reset_optimizer(fast_optimizer());
   EXPECT_EQ(t->state().loss_scale.value, 65536);

@@ -23,13 +23,13 @@ std::string gradient_bytes(Context& ctx, Trainer& trainer) {
   return bytes_of_floats(trainer.gradients(ctx), trainer.parameters().flat_size());
 }
 
-struct Setting {
+struct NamedExecution {
   const char* what;
   int threads;
   ExecutionConfig execution;
 };
 
-const Setting kSettings[] = {
+const NamedExecution kExecutions[] = {
     {"one micro-batch", 1, {}},
     {"micro-batches of 40 rows", 1, {.micro_batch_tokens = 40}},
     {"micro-batches of 61 rows, 2 threads", 2, {.micro_batch_tokens = 61}},
@@ -39,7 +39,7 @@ const Setting kSettings[] = {
 };
 
 /// Gradients, then the state after two steps, by one setting.
-std::string run_two_steps(const ModelConfig& c, const Numerics& numerics, const Setting& setting, Isa isa) {
+std::string run_two_steps(const ModelConfig& c, const Numerics& numerics, const NamedExecution& setting, Isa isa) {
   Context ctx(setting.threads, isa);
   auto trainer = make_trainer(ctx, c, numerics, setting.execution);
   const Sequences data = mixed_sequences(c);
@@ -60,10 +60,10 @@ TEST_P(TrainerLaw, NoExecutionSettingChangesABit) {
   const Numerics numerics = preset(GetParam());
   for (const Family family : kFamilies) {
     const ModelConfig c = small_config(family, family != Family::llama);
-    const std::string want = run_two_steps(c, numerics, kSettings[0], Isa::avx2);
+    const std::string want = run_two_steps(c, numerics, kExecutions[0], Isa::avx2);
     for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
       if (!machine_has(isa)) continue;
-      for (const Setting& s : kSettings)
+      for (const NamedExecution& s : kExecutions)
         EXPECT_TRUE(run_two_steps(c, numerics, s, isa) == want) << name_of(family) << ", " << s.what << ", " << name_of(isa);
     }
   }

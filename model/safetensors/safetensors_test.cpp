@@ -14,12 +14,14 @@
 #include <limits>
 
 #include "kernels/core/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -39,14 +41,6 @@ class SafetensorsTest : public testing::Test {
   const test::TempFolder folder_;
 };
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 std::string open_error(const fs::path& path) {
   return error_of([&] { SafetensorsFile file(path); });
 }

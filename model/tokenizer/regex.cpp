@@ -13,7 +13,7 @@
 namespace plumb {
 namespace {
 
-[[noreturn]] void refuse(std::string_view pattern, std::string_view what) {
+[[noreturn]] void refuse_pattern(std::string_view pattern, std::string_view what) {
   throw Error(fmt::format("pattern {}: {}", in_quotes(pattern), what));
 }
 
@@ -27,16 +27,16 @@ std::string translate_escape(std::string_view pattern, char escape, bool in_clas
     case 'S': return "\\P{White_Space}";
     case 'w': return in_class ? std::string(kWord) : fmt::format("[{}]", kWord);
     case 'W':
-      if (in_class) refuse(pattern, "\\W inside a class is not supported");
+      if (in_class) refuse_pattern(pattern, "\\W inside a class is not supported");
       return fmt::format("[^{}]", kWord);
     case 'b':
       if (in_class) return "\\b";
       return fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWord);
     case 'B':
-      if (in_class) refuse(pattern, "\\B inside a class is not supported");
+      if (in_class) refuse_pattern(pattern, "\\B inside a class is not supported");
       return fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWord);
     case 'h':
-    case 'H': refuse(pattern, "\\h and \\H are not supported");
+    case 'H': refuse_pattern(pattern, "\\h and \\H are not supported");
     default: return {'\\', escape};
   }
 }
@@ -52,13 +52,13 @@ std::string translate(std::string_view pattern) {
       ++i;
       continue;
     }
-    if (in_class && c == '[' && !rest.starts_with("[:")) refuse(pattern, "a class inside a class is not supported");
-    if (in_class && rest.starts_with("&&")) refuse(pattern, "&& inside a class is not supported");
-    if (!in_class && rest.starts_with("(?m")) refuse(pattern, "(?m is not supported");
+    if (in_class && c == '[' && !rest.starts_with("[:")) refuse_pattern(pattern, "a class inside a class is not supported");
+    if (in_class && rest.starts_with("&&")) refuse_pattern(pattern, "&& inside a class is not supported");
+    if (!in_class && rest.starts_with("(?m")) refuse_pattern(pattern, "(?m is not supported");
     out += c;
     if (in_class && rest.starts_with("[:")) {  // [:name:] up to its own bracket
       const auto end = rest.find(":]");
-      if (end == std::string_view::npos) refuse(pattern, "[: without :]");
+      if (end == std::string_view::npos) refuse_pattern(pattern, "[: without :]");
       out.append(rest.substr(1, end + 1));
       i += end + 1;
       continue;
@@ -99,7 +99,7 @@ struct Regex::Code {
     // ^ and $ are line anchors in Oniguruma's default syntax.
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get());
-    if (code == nullptr) refuse(pattern, message_of(error));
+    if (code == nullptr) refuse_pattern(pattern, message_of(error));
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter gives the same matches
   }
   ~Code() { pcre2_code_free(code); }
@@ -115,9 +115,9 @@ struct Regex::Code {
       result = pcre2_match(code, subject, text.size(), start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, nullptr);
     }
     if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;
-    if (result < 0) refuse(pattern, message_of(result));
+    if (result < 0) refuse_pattern(pattern, message_of(result));
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);
-    if (ends[0] > ends[1]) refuse(pattern, "\\K in an assertion is not supported");
+    if (ends[0] > ends[1]) refuse_pattern(pattern, "\\K in an assertion is not supported");
     return TextRange{ends[0], ends[1], true};
   }
 };

@@ -16,6 +16,7 @@
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/pre_tokenizer.h"
 #include "model/tokenizer/unicode.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace plumb {
@@ -23,18 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string byte_character(int byte) {
   std::string out;

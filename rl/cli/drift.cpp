@@ -210,7 +210,7 @@ int drift(const DriftArguments& a) {
     return run_drift(a);
   } catch (const DriftInterrupted&) {
     fmt::print(stderr, "plumb: drift: interrupted; nothing was written\n");
-    return 130;
+    return kInterrupted;
   }
 }
 

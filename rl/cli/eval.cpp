@@ -26,7 +26,7 @@ int eval(const EvalArguments& a) {
   const RunConfig config = read_run_config(a.config, a.sets);
   if (config.eval.problems < 1) throw UsageError("eval: eval.problems is 0; at least 1 is right");
   const EvalReport report = run_evaluation(config, a.model);
-  if (report.interrupted) return 130;
+  if (report.interrupted) return kInterrupted;
   if (!a.json) {
     fmt::print("{}\n", summary_of(report));
     return 0;

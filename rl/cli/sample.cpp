@@ -156,7 +156,7 @@ int sample(const SampleArguments& a) {
   install_interrupt_handlers();
   const auto answers = sampler.generate(*model.ctx, *model.weights, requests,
                                         [](std::int64_t, std::int64_t, std::int64_t) { return !interrupt_requested(); });
-  if (sampler.interrupted()) return 130;
+  if (sampler.interrupted()) return kInterrupted;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     for (int s = 0; s < a.n; ++s) show(a, prompts[i], answers[i][std::size_t(s)], s, tokenizer);
   }

@@ -46,13 +46,13 @@ std::vector<bool> within(std::span<const float> a, std::span<const float> b, std
 /// The game: what moving players from A to B takes off the mismatch with the other side.
 DriftAttribution attribute_mismatch(Evaluator& evaluator, const NumericsMix& mix, PlayersBy by, std::span<const float> other,
                                     const DriftOptions& options, const std::function<void()>& counted) {
-  const auto mismatch_of = [&](const Evaluation& e) { return value_of(metrics_of(evaluator, e.logprob, other), options.metric); };
+  const auto mismatch_of = [&](const SideScores& e) { return value_of(metrics_of(evaluator, e.logprob, other), options.metric); };
   const double start = mismatch_of(evaluator.of(mix.mix(0)));
   DriftAttribution out{.by = by, .players = mix.players(), .absent = mix.absent()};
   out.shares = attribute(
       int(mix.players().size()),
       [&](std::uint64_t moved) {
-        const Evaluation& e = evaluator.of(mix.mix(moved));
+        const SideScores& e = evaluator.of(mix.mix(moved));
         counted();
         return Worth{.value = start - mismatch_of(e), .bits = e.bits};
       },
@@ -77,8 +77,8 @@ std::vector<std::string> drift_metrics() {
 DriftReport explain_drift(Evaluator& evaluator, const Numerics& a, const Numerics& b, const Record* record, const DriftOptions& options,
                           const std::function<void(const char*, std::int64_t, std::int64_t)>& progress) {
   const ModelConfig& config = evaluator.model().config();
-  const Evaluation& scores_a = evaluator.of(a);
-  const Evaluation& scores_b = evaluator.of(b);
+  const SideScores& scores_a = evaluator.of(a);
+  const SideScores& scores_b = evaluator.of(b);
   const std::vector<float>& other = record != nullptr ? record->logprob : scores_b.logprob;
   require(other.size() == scores_a.logprob.size(), "internal: a record of another number of tokens");
 

@@ -32,7 +32,7 @@ void Evaluator::stop_if_asked() const {
   if (keep_going_ && !keep_going_()) throw DriftInterrupted{};
 }
 
-const Evaluation& Evaluator::of(const Numerics& asked) {
+const SideScores& Evaluator::of(const Numerics& asked) {
   Numerics numerics = asked;
   numerics.backward = {};
   numerics.reductions.shards = 1;
@@ -40,7 +40,7 @@ const Evaluation& Evaluator::of(const Numerics& asked) {
   if (const auto it = known_.find(key); it != known_.end()) return it->second;
   const Weights& weights = model_.weights(numerics.compute);
   Scorer scorer(model_.config(), numerics, ExecutionConfig{.micro_batch_tokens = int(micro_batch_)}, longest_);
-  Evaluation e;
+  SideScores e;
   for (std::size_t first = 0; first < sequences_.size();) {
     stop_if_asked();
     std::int64_t rows = 0;

@@ -33,7 +33,8 @@ class DriftModel {
 /// Thrown out of a long computation that was asked to stop.
 struct DriftInterrupted {};
 
-struct Evaluation {
+/// What one side computes.
+struct SideScores {
   std::vector<float> logprob;        // of each response token, in order
   std::vector<std::int32_t> argmax;  // the same
   std::uint64_t bits = 0;            // hash of the log-probs
@@ -51,7 +52,7 @@ class Evaluator {
   std::int64_t micro_batch_rows() const { return micro_batch_; }
   void stop_if_asked() const;
   /// Backward modes do not matter. Throws UsageError for what no kernel does.
-  const Evaluation& of(const Numerics&);
+  const SideScores& of(const Numerics&);
   std::int64_t computed() const { return std::int64_t(known_.size()); }
 
  private:
@@ -62,7 +63,7 @@ class Evaluator {
   std::int64_t tokens_ = 0;
   std::int64_t longest_ = 0;
   std::int64_t micro_batch_ = 0;
-  std::unordered_map<std::string, Evaluation> known_;  // by Numerics::describe()
+  std::unordered_map<std::string, SideScores> known_;  // by Numerics::describe()
 };
 
 }  // namespace plumb

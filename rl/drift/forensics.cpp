@@ -28,7 +28,7 @@ struct Evidence {
 
 /// Scores a candidate of which the name, the preset, the changes and the numerics are given.
 Candidate judge(const Evidence& e, Candidate c) {
-  const Evaluation& scores = e.evaluator.of(c.numerics);
+  const SideScores& scores = e.evaluator.of(c.numerics);
   c.tokens = e.evaluator.tokens();
   c.equal = 0;
   c.mean_abs = c.max_abs = 0;

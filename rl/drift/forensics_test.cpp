@@ -20,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using testing_drift::SmallCase;
 
-constexpr Family kFamilies[] = {Family::qwen3, Family::qwen2, Family::llama};
+constexpr Family kDecoders[] = {Family::qwen3, Family::qwen2, Family::llama};
 
 Forensics explain(Evaluator& evaluator, const std::vector<float>& recorded, double quantum, const ForensicsOptions& options = {}) {
   return explain_recorded(evaluator, recorded, recording_tolerance(recorded, quantum, evaluator.model().config().vocab_size), options);
 }
 
 TEST(Forensics, NamesEveryPresetFromItsOwnLogProbs) {
-  for (const Family family : kFamilies) {
+  for (const Family family : kDecoders) {
     SmallCase small(family, 21);
     Evaluator evaluator = small.evaluator();
     for (const std::string_view name : usable_presets()) {
@@ -48,7 +48,7 @@ TEST(Forensics, FindsAPlantedSite) {
   constexpr int kPlants = 12;
   for (std::uint64_t plant = 0; plant < kPlants; ++plant) {
     const RandomKey key{.seed = 5, .draw = std::uint32_t(plant)};
-    SmallCase small(kFamilies[plant % 3], plant + 40);
+    SmallCase small(kDecoders[plant % 3], plant + 40);
     Evaluator evaluator = small.evaluator();
     Numerics planted = preset("fused");
     for (std::uint64_t i = 0; i == 0 || planted.compute == DType::f32; ++i) planted = preset(names[random_below(key, i, names.size())]);

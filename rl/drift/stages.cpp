@@ -152,8 +152,8 @@ StageComparison compare_stages(Evaluator& evaluator, const Numerics& a, const Nu
   const std::int64_t rows = evaluator.micro_batch_rows();
   TracedForward forward_a(config, a, rows, evaluator.longest());
   TracedForward forward_b(config, b, rows, evaluator.longest());
-  const Evaluation& scores_a = evaluator.of(a);
-  const Evaluation& scores_b = evaluator.of(b);
+  const SideScores& scores_a = evaluator.of(a);
+  const SideScores& scores_b = evaluator.of(b);
   MicroBatch batch(rows);
   StageComparison out;
   std::vector<double> differences(std::size_t(config.layers) + 1, 0), sizes = differences;

@@ -14,13 +14,13 @@
 namespace plumb {
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
-std::vector<std::int32_t> ids_of(const Json& line, const char* key, const std::string& where, const ModelConfig& model) {
+std::vector<std::int32_t> ids_of(const json& line, const char* key, const std::string& where, const ModelConfig& model) {
   const auto it = line.find(key);
   if (it == line.end() || !it->is_array()) throw Error(fmt::format("{}: \"{}\" must be a list of token ids", where, key));
   std::vector<std::int32_t> out;
-  for (const Json& x : *it) {
+  for (const json& x : *it) {
     if (!x.is_number_integer()) throw Error(fmt::format("{}: \"{}\" must be a list of token ids (integers)", where, key));
     const auto id = x.get<std::int64_t>();
     if (id < 0 || id >= model.vocab_size)
@@ -35,7 +35,7 @@ void check_length(std::size_t tokens, const std::string& where, const ModelConfi
   throw Error(fmt::format("{}: a sequence of {} tokens; the model's window is {}", where, tokens, model.max_positions));
 }
 
-void add_line(const Json& line, const std::string& where, const ModelConfig& model, const std::string& key, DriftTokens& out,
+void add_line(const json& line, const std::string& where, const ModelConfig& model, const std::string& key, DriftTokens& out,
               std::vector<double>& numbers) {
   std::vector<std::int32_t> ids = ids_of(line, "prompt_ids", where, model);
   const std::vector<std::int32_t> response = ids_of(line, "response_ids", where, model);
@@ -51,7 +51,7 @@ void add_line(const Json& line, const std::string& where, const ModelConfig& mod
   check_length(ids.size(), where, model);
   out.ids.push_back(std::move(ids));
   for (std::size_t i = skip; i < it->size(); ++i) {
-    const Json& x = (*it)[i];
+    const json& x = (*it)[i];
     if (!x.is_number() || !std::isfinite(x.get<double>()) || x.get<double>() > 0)
       throw Error(fmt::format("{}: \"{}\" must hold log-probs: finite numbers, at most 0", where, key));
     numbers.push_back(x.get<double>());
@@ -134,7 +134,7 @@ DriftTokens read_recorded(const std::filesystem::path& path, const ModelConfig& 
     begin = end + 1;
     if (content.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = fmt::format("{}:{}", path.string(), number);
-    const Json line = parse_json(content, where);
+    const json line = parse_json(content, where);
     if (!line.is_object()) throw Error(fmt::format("{}: each line must be a JSON object", where));
     add_line(line, where, model, logprobs_key, out, numbers);
   }

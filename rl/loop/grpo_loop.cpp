@@ -9,7 +9,6 @@ namespace plumb {
 
 namespace {
 
-constexpr int kInterrupted = 130;
 constexpr int kSameRewardWarning = 20;
 
 class GrpoLoop {

@@ -8,7 +8,6 @@ namespace plumb {
 
 namespace {
 
-constexpr int kInterrupted = 130;
 constexpr int kStopInterval = 5;
 constexpr int kStopProblems = 128;
 

@@ -1,5 +1,6 @@
 #include "rl/loop/train.h"
 
+#include "engine/metrics/interrupt.h"
 #include "rl/loop/grpo_loop.h"
 #include "rl/loop/run.h"
 #include "rl/loop/sft_loop.h"
@@ -7,8 +8,6 @@
 namespace plumb {
 
 namespace {
-
-constexpr int kInterrupted = 130;
 
 int run_algorithm(TrainingRun& run) {
   switch (run.config.run.algorithm) {

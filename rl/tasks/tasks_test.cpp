@@ -14,23 +14,16 @@
 #include "model/files/files.h"
 #include "rl/tasks/addition.h"
 #include "rl/tasks/digit_completion.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::vector<std::string> characters(const std::string& text) {
   std::vector<std::string> out;
