@@ -1,5 +1,6 @@
 #include "kernels/rope/rope.h"
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/core/emulated.h"
@@ -10,23 +11,52 @@
 
 namespace plumb {
 
-RopeTable::RopeTable(int head_dim, double theta, int positions, DType to) : half_(head_dim / 2), positions_(positions) {
+RopeTable::RopeTable(int head_dim, std::int64_t positions) : half_(head_dim / 2), positions_(int(positions)) {
   if (!(head_dim >= 2 && head_dim % 2 == 0)) throw Error("rope: head_dim must be even and at least 2, not " + std::to_string(head_dim));
-  if (!(theta > 0)) throw Error("rope: theta must be positive, not " + std::to_string(theta));
   require(positions >= 1, "rope: the table needs at least one position");
-  const std::int64_t one = std::int64_t(positions) * half_;
-  values_.resize(std::size_t(4 * one + kLanes));  // whole lanes can be read from any row
+  values_.resize(std::size_t(4 * positions * half_ + kLanes));  // whole lanes can be read from any row
+}
+
+void RopeTable::set(std::int64_t p, int j, float cos, float sin, DType to) {
+  const std::size_t one = std::size_t(std::int64_t(positions_) * half_);
+  const std::size_t at = std::size_t(p * half_ + j);
+  values_[at] = cos;
+  values_[at + one] = sin;
+  values_[at + 2 * one] = round_to(to, cos);
+  values_[at + 3 * one] = round_to(to, sin);
+}
+
+RopeTable::RopeTable(int head_dim, double theta, int positions, DType to) : RopeTable(head_dim, positions) {
+  if (!(theta > 0)) throw Error("rope: theta must be positive, not " + std::to_string(theta));
   for (int j = 0; j < half_; ++j) {
     const float frequency = inverse_frequency(head_dim, theta, j);
     for (int p = 0; p < positions; ++p) {
       const SinCos y = sin_cos_(float(p) * frequency);
-      const std::size_t at = std::size_t(std::int64_t(p) * half_ + j);
-      values_[at] = y.cos;
-      values_[at + std::size_t(one)] = y.sin;
-      values_[at + std::size_t(2 * one)] = round_to(to, y.cos);
-      values_[at + std::size_t(3 * one)] = round_to(to, y.sin);
+      set(p, j, y.cos, y.sin, to);
     }
   }
+}
+
+RopeTable::RopeTable(int head_dim, std::span<const float> cos, std::span<const float> sin, DType to)
+    : RopeTable(head_dim, std::int64_t(cos.size()) / std::max(head_dim / 2, 1)) {
+  require(cos.size() == std::size_t(std::int64_t(positions_) * half_) && sin.size() == cos.size(),
+          "internal: rope: a given table must have head_dim/2 values of cos and of sin a row");
+  for (std::int64_t p = 0; p < positions_; ++p) {
+    for (int j = 0; j < half_; ++j) set(p, j, cos[std::size_t(p * half_ + j)], sin[std::size_t(p * half_ + j)], to);
+  }
+}
+
+RopeTable RopeTable::of_positions(int head_dim, double theta, std::span<const std::int32_t> positions, DType to) {
+  if (!(theta > 0)) throw Error("rope: theta must be positive, not " + std::to_string(theta));
+  RopeTable table(head_dim, std::int64_t(positions.size()));
+  for (int j = 0; j < table.half_; ++j) {
+    const float frequency = inverse_frequency(head_dim, theta, j);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const SinCos y = sin_cos_(float(positions[i]) * frequency);
+      table.set(std::int64_t(i), j, y.cos, y.sin, to);
+    }
+  }
+  return table;
 }
 
 // As PyTorch: 1.0 / theta ** (arange(0, d, 2).float() / d), every step rounded to FP32.

@@ -6,6 +6,7 @@
 // Sources: Su et al. 2021; transformers modeling_qwen3 (rotate_half convention).
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/core/context.h"
@@ -21,6 +22,10 @@ class RopeTable {
   RopeTable() = default;
   /// to: what site rope.cos_sin_table rounds to.
   RopeTable(int head_dim, double theta, int positions, DType to = DType::bf16);
+  /// A table that came from elsewhere: (rows, head_dim/2) values each, row p for position p.
+  RopeTable(int head_dim, std::span<const float> cos, std::span<const float> sin, DType to = DType::bf16);
+  /// Few positions, however far: row i of the table is that of positions[i].
+  static RopeTable of_positions(int head_dim, double theta, std::span<const std::int32_t> positions, DType to = DType::bf16);
   /// 1 / theta^(2j/head_dim), j < head_dim/2.
   static float inverse_frequency(int head_dim, double theta, int j);
   int head_dim() const { return 2 * half_; }
@@ -30,6 +35,9 @@ class RopeTable {
   const float* sin(std::int64_t p, bool rounded) const { return table(rounded, 1) + p * half_; }
 
  private:
+  RopeTable(int head_dim, std::int64_t positions);
+  /// Entry j of row p, FP32 and rounded.
+  void set(std::int64_t p, int j, float cos, float sin, DType to);
   const float* table(bool rounded, int which) const { return values_.data() + (std::int64_t(rounded) * 2 + which) * positions_ * half_; }
   int half_ = 0;
   int positions_ = 0;

@@ -121,6 +121,34 @@ TEST(RopeTable, HoldsCorrectlyRoundedCosAndSinAndTheirBf16Copies) {
   }
 }
 
+TEST(RopeTable, AGivenTableAndOneOfFewPositionsHoldTheSameRows) {
+  const RopeTable whole(24, 1e4, 500);
+  const std::vector<std::int32_t> positions = {499, 0, 7};
+  const RopeTable few = RopeTable::of_positions(24, 1e4, positions);
+  std::vector<float> cos;
+  std::vector<float> sin;
+  for (const std::int32_t p : positions) {
+    cos.insert(cos.end(), whole.cos(p, false), whole.cos(p, false) + 12);
+    sin.insert(sin.end(), whole.sin(p, false), whole.sin(p, false) + 12);
+  }
+  const RopeTable given(24, cos, sin);
+  EXPECT_EQ(few.positions(), 3);
+  EXPECT_EQ(given.positions(), 3);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    for (int j = 0; j < 12; ++j) {
+      for (bool rounded : {false, true}) {
+        for (const RopeTable* table : {&few, &given}) {
+          ASSERT_EQ(table->cos(std::int64_t(i), rounded)[j], whole.cos(positions[i], rounded)[j]);
+          ASSERT_EQ(table->sin(std::int64_t(i), rounded)[j], whole.sin(positions[i], rounded)[j]);
+        }
+      }
+    }
+  }
+  EXPECT_THROW(RopeTable(24, cos, std::span(sin).first(12)), Error);
+  EXPECT_THROW(RopeTable(24, std::span(cos).first(13), std::span(sin).first(13)), Error);
+  EXPECT_THROW(RopeTable::of_positions(24, 1e4, {}), Error);
+}
+
 TEST(Rope, ForwardMatchesTheReference) {
   for (int head_dim : {2, 16, 24, 48, 64, 128}) {
     for (bool norm : {false, true}) {

@@ -14,6 +14,7 @@
 #include "kernels/numerics/presets.h"
 #include "model/regions/region_goldens.h"
 #include "rl/cli/commands.h"
+#include "rl/cli/numerics_probe.h"
 #include "rl/cli/options.h"
 
 namespace plumb {
@@ -207,16 +208,34 @@ void add_preset_set_option(CLI::App& app, std::vector<std::string>& sets) {
                  "one fact on top, e.g. --set rope.products=f or --set layers.0.post_attention_norm.resid.store=f; may be repeated");
 }
 
+/// Adds `probe`; the arguments are shared with the one who runs it.
+CLI::App* add_probe_command(CLI::App& numerics, ProbeArguments& a) {
+  CLI::App* sub = numerics.add_subcommand("probe", "Where an implementation rounds, told from its outputs; exit code 1 when nothing fits");
+  sub->add_option("file", a.file, "recorded outputs, with their inputs: .safetensors in the format of conformance/regions (docs/probe.md)")
+      ->type_name("FILE")
+      ->required();
+  sub->add_option("--inputs", a.inputs, "the file that holds the inputs, where FILE has outputs alone")->type_name("FILE");
+  sub->add_option("--mode", a.mode, "of the file's modes only this one")->type_name("NAME");
+  add_number(*sub, "--tolerance", a.tolerance, {.low = 0, .high = 5}, "percent of elements of an output that may differ by a flipped tie");
+  add_threads_option(*sub, a.threads);
+  sub->add_flag("--json", a.json, "print JSON");
+  return sub;
+}
+
 }  // namespace
 
 Command add_numerics_command(CLI::App& app) {
   auto a = std::make_shared<NumericsArguments>();
+  auto probe = std::make_shared<ProbeArguments>();
   CLI::App* sub =
-      app.add_subcommand("numerics", "The rounding presets: list and compare them, see how each fact is known, check them against goldens");
+      app.add_subcommand("numerics",
+                         "The rounding presets: list and compare them, see how each fact is known, check them against goldens, probe "
+                         "an implementation");
   sub->require_subcommand(1);
   CLI::App* list_app = sub->add_subcommand("list", "All presets");
   CLI::App* show_app = sub->add_subcommand("show", "Every fact of a preset, how it is known, and from where");
   CLI::App* diff_app = sub->add_subcommand("diff", "The facts in which two presets differ");
+  CLI::App* probe_app = add_probe_command(*sub, *probe);
   CLI::App* check_app = sub->add_subcommand("check", "Region goldens of a folder under the matching presets; exit code 1 above 0.01 %");
   show_app->add_option("preset", a->a, "name of the preset")->type_name("PRESET")->required();
   add_preset_set_option(*show_app, a->sets);
@@ -232,12 +251,14 @@ Command add_numerics_command(CLI::App& app) {
       "  plumb numerics list\n"
       "  plumb numerics show hf_compiled --set rope.cos_sin_table=b\n"
       "  plumb numerics diff vllm_cpu_compiled hf_eager\n"
-      "  plumb numerics check FOLDER\n\n"
+      "  plumb numerics check FOLDER\n"
+      "  plumb numerics probe FILE\n\n"
       "b: rounded to BF16 there; f: kept in FP32. docs/numerics.md explains the sites. `diff --set` changes B.");
   return {sub, [=] {
             if (list_app->parsed()) return list(*a);
             if (show_app->parsed()) return show(*a);
             if (diff_app->parsed()) return diff(*a);
+            if (probe_app->parsed()) return probe_numerics(*probe);
             return check(*a);
           }};
 }
