@@ -248,6 +248,13 @@ RegionWanted all_outputs(const RegionInputs& in) {
   return wanted;
 }
 
+std::string shaped_like(const RegionInputs& in, const std::string& output) {
+  if (output.starts_with("grad.")) return output.substr(5);
+  if (in.region == Region::swiglu) return "gate";
+  if (in.region == Region::resid_norm) return "h";
+  return output == "out.0" ? "q" : "k";
+}
+
 RegionNumerics region_numerics(const Numerics& n, Region region) {
   const auto& b = n.backward;
   const Place place = region == Region::resid_norm ? Place::input_norm : Place::block;

@@ -78,6 +78,8 @@ void check_inputs(const RegionInputs&);
 using RegionWanted = std::map<std::string, DType, std::less<>>;
 /// All that these inputs can give, in BF16.
 RegionWanted all_outputs(const RegionInputs&);
+/// The input whose shape an output has: "q" for "out.0" and for "grad.q".
+std::string shaped_like(const RegionInputs&, const std::string& output);
 
 /// What of a Numerics concerns one region.
 struct RegionNumerics {

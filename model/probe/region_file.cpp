@@ -27,14 +27,6 @@ std::optional<std::pair<std::string, std::string>> split_name(const std::string&
   return std::nullopt;
 }
 
-/// The input whose shape an output has.
-std::string shaped_like(const RegionInputs& in, const std::string& output) {
-  if (output.starts_with("grad.")) return output.substr(5);
-  if (in.region == Region::swiglu) return "gate";
-  if (in.region == Region::resid_norm) return "h";
-  return output == "out.0" ? "q" : "k";
-}
-
 std::string names_of(const RegionWanted& wanted) {
   std::vector<std::string> names;
   for (const auto& [name, dtype] : wanted) names.push_back(name);

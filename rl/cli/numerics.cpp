@@ -211,14 +211,27 @@ void add_preset_set_option(CLI::App& app, std::vector<std::string>& sets) {
 /// Adds `probe`; the arguments are shared with the one who runs it.
 CLI::App* add_probe_command(CLI::App& numerics, ProbeArguments& a) {
   CLI::App* sub = numerics.add_subcommand("probe", "Where an implementation rounds, told from its outputs; exit code 1 when nothing fits");
-  sub->add_option("file", a.file, "recorded outputs, with their inputs: .safetensors in the format of conformance/regions (docs/probe.md)")
-      ->type_name("FILE")
-      ->required();
+  sub->add_option("file", a.file, "recorded outputs and inputs, .safetensors in the format of conformance/regions (docs/probe.md)")
+      ->type_name("FILE");
   sub->add_option("--inputs", a.inputs, "the file that holds the inputs, where FILE has outputs alone")->type_name("FILE");
-  sub->add_option("--mode", a.mode, "of the file's modes only this one")->type_name("NAME");
-  add_number(*sub, "--tolerance", a.tolerance, {.low = 0, .high = 5}, "percent of elements of an output that may differ by a flipped tie");
+  sub->add_option("--mode", a.mode, "of FILE's modes only this one")->type_name("NAME");
+  sub->add_option("--write-inputs", a.write_inputs, "write inputs that tell every choice of sites apart, and end")->type_name("FILE");
+  sub->add_option("--library", a.library, "a shared library, called with crafted inputs (or --inputs)")->type_name("FILE");
+  sub->add_option("--symbol", a.symbol, "its function, in the C ABI of model/probe/probe_abi.h")->type_name("NAME");
+  sub->add_option("--backward", a.backward, "its function that computes gradients")->type_name("NAME");
+  sub->add_option("--stream", a.stream, "resid_norm: what the library stores the stream in, bf16 or f32 (bf16)")->type_name("DTYPE");
+  sub->add_option("--region", a.region, "of crafted inputs: rope, qk_norm_rope, swiglu or resid_norm")->type_name("NAME");
+  add_number(*sub, "--width", a.width, {.low = 1, .high = 65536}, "of crafted inputs: head_dim (64) or columns (256)")->type_name("N");
+  add_number(*sub, "--tolerance", a.tolerance, {.low = 0, .high = 5}, "percent of an output's elements that flipped ties may change (0.01)")
+      ->type_name("PERCENT");
   add_threads_option(*sub, a.threads);
   sub->add_flag("--json", a.json, "print JSON");
+  sub->footer(
+      "Examples:\n"
+      "  plumb numerics probe recorded.safetensors\n"
+      "  plumb numerics probe --region resid_norm --write-inputs in.safetensors\n"
+      "  plumb numerics probe out.safetensors --inputs in.safetensors\n"
+      "  plumb numerics probe --library ./kernels.so --symbol my_swiglu --region swiglu");
   return sub;
 }
 

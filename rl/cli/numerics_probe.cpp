@@ -8,6 +8,8 @@
 
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
+#include "model/probe/craft.h"
+#include "model/probe/library.h"
 #include "model/probe/region_file.h"
 #include "rl/loop/session.h"
 
@@ -95,14 +97,56 @@ std::vector<RegionObservation> chosen_modes(std::vector<RegionObservation> all, 
   return chosen;
 }
 
+void check_use(const ProbeArguments& a) {
+  const int sources = int(!a.file.empty()) + int(!a.library.empty()) + int(!a.write_inputs.empty());
+  if (sources != 1) throw UsageError("probe: give one of FILE, --library and --write-inputs");
+  if (!a.library.empty() && a.symbol.empty()) throw UsageError("probe: --library needs --symbol, the name of its function");
+  if (a.library.empty() && !(a.symbol.empty() && a.backward.empty()))
+    throw UsageError("probe: --symbol and --backward are names of functions of a --library");
+  const bool crafted = !a.write_inputs.empty() || (!a.library.empty() && a.inputs.empty());
+  if (crafted && a.region.empty()) throw UsageError("probe: --region is missing: rope, qk_norm_rope, swiglu or resid_norm");
+  if (!crafted && !(a.region.empty() && a.width == 0))
+    throw UsageError("probe: --region and --width are those of crafted inputs; a file has its own");
+  if (!a.mode.empty() && a.file.empty()) throw UsageError("probe: --mode is one of FILE's");
+  if (a.stream != "bf16" && a.stream != "f32") throw UsageError(fmt::format("probe: --stream is '{}'; bf16 or f32 is right", a.stream));
+}
+
+RegionInputs crafted(const ProbeArguments& a) {
+  Context one(1);
+  return craft_inputs(one, region_from_name(a.region), a.width);
+}
+
+int write_crafted(const ProbeArguments& a) {
+  const RegionInputs in = crafted(a);
+  write_region_inputs(a.write_inputs, in);
+  fmt::print("{}: {} rows of {}; run them through the implementation, store out.0, ... and probe that file with --inputs {}\n",
+             a.write_inputs, in.tensors.at(shaped_like(in, "out.0")).rows(), a.region, a.write_inputs);
+  return 0;
+}
+
+/// What there is to explain, with its inputs.
+std::vector<RegionObservation> observations_of(const ProbeArguments& a, RegionInputs& inputs) {
+  if (a.library.empty()) {
+    inputs = RegionFile(a.inputs.empty() ? a.file : a.inputs).inputs();
+    return chosen_modes(RegionFile(a.file).observations(inputs), a);
+  }
+  inputs = a.inputs.empty() ? crafted(a) : RegionFile(a.inputs).inputs();
+  RegionObservation o =
+      observe_library({.path = a.library, .symbol = a.symbol, .backward = a.backward, .stream_f32 = a.stream == "f32"}, inputs);
+  o.mode = a.symbol;
+  return {std::move(o)};
+}
+
 }  // namespace
 
 int probe_numerics(const ProbeArguments& a) {
+  check_use(a);
+  if (!a.write_inputs.empty()) return write_crafted(a);
+  RegionInputs inputs;
+  const auto observations = observations_of(a, inputs);  // before there are threads
   const auto ctx = make_context(ExecutionConfig{.threads = a.threads});
-  const RegionInputs inputs = RegionFile(a.inputs.empty() ? a.file : a.inputs).inputs();
   std::vector<Probed> all;
-  for (const RegionObservation& o : chosen_modes(RegionFile(a.file).observations(inputs), a))
-    all.push_back({o.mode, inputs.region, infer_sites(*ctx, inputs, o, a.tolerance / 100)});
+  for (const RegionObservation& o : observations) all.push_back({o.mode, inputs.region, infer_sites(*ctx, inputs, o, a.tolerance / 100)});
   auto json = ProbeJson::array();
   for (const Probed& p : all) {
     if (a.json)
