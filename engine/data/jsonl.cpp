@@ -3,102 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/data/json_lines.h"
 #include "kernels/core/error.h"
-#include "model/files/files.h"
 
 namespace plumb {
 namespace {
 
-using nlohmann::json;
-
-bool blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
-
-/// One line of a file, with the errors that it can be refused by.
-struct Line {
-  const std::filesystem::path& file;
-  std::int64_t number;
-  json object;
-
-  std::string where() const { return fmt::format("{}:{}", file.string(), number); }
-  [[noreturn]] void fail(const std::string& what) const { throw Error(fmt::format("{}: {}", where(), what)); }
-
-  bool has(const char* key) const { return object.contains(key); }
-  const json& at(const char* key) const {
-    const auto it = object.find(key);
-    if (it == object.end()) fail(fmt::format("key \"{}\" is missing", key));
-    return *it;
-  }
-  const std::string& text(const char* key) const {
-    const json& value = at(key);
-    if (!value.is_string()) fail(fmt::format("\"{}\" must be a string", key));
-    return value.get_ref<const std::string&>();
-  }
-  std::int64_t integer(const char* key) const {
-    const json& value = at(key);
-    if (!value.is_number_integer()) fail(fmt::format("\"{}\" must be an integer", key));
-    return value.get<std::int64_t>();
-  }
-  double number_of(const char* key, const json& value) const {
-    if (!value.is_number() || !std::isfinite(value.get<double>())) fail(fmt::format("\"{}\" must be a finite number", key));
-    return value.get<double>();
-  }
-  const json& array(const char* key) const {
-    const json& value = at(key);
-    if (!value.is_array()) fail(fmt::format("\"{}\" must be a list", key));
-    return value;
-  }
-  std::vector<std::int32_t> ids(const char* key, std::int64_t vocab_size) const {
-    std::vector<std::int32_t> out;
-    for (const json& value : array(key)) {
-      if (!value.is_number_integer()) fail(fmt::format("\"{}\" must be a list of token ids (integers)", key));
-      const auto id = value.get<std::int64_t>();
-      if (id < 0 || id >= vocab_size) fail(fmt::format("\"{}\": token id {} is not in the vocabulary of {}", key, id, vocab_size));
-      out.push_back(std::int32_t(id));
-    }
-    return out;
-  }
-  std::vector<float> numbers(const char* key) const {
-    std::vector<float> out;
-    for (const json& value : array(key)) out.push_back(float(number_of(key, value)));
-    return out;
-  }
-};
-
-/// Calls f(Line) for every line that is not blank.
-template <class F>
-void for_each_line(const std::filesystem::path& file, F&& f) {
-  const std::string text = read_file(file);
-  std::int64_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const auto content = std::string_view(text).substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (blank(content)) continue;
-    Line line{file, number, {}};
-    line.object = parse_json(content, line.where());
-    if (!line.object.is_object()) line.fail("each line must be a JSON object");
-    f(line);
-  }
-}
-
-std::vector<std::int32_t> encode(const Line& line, const JsonlOptions& options, const std::string& text) {
+std::vector<std::int32_t> encode(const JsonLine& line, const JsonlOptions& options, const std::string& text) {
   if (!options.encode) line.fail("this is text, but there is no tokenizer; give {\"ids\": [...], \"prompt_len\": n}");
   return options.encode(text);
 }
 
 /// True when the line is to be skipped as empty.
-bool refuse_empty(const Line& line, const JsonlOptions& options, const char* key) {
+bool refuse_empty(const JsonLine& line, const JsonlOptions& options, const char* key) {
   if (!blank(line.text(key))) return false;
   if (!options.skip_empty) line.fail(fmt::format("\"{}\" is empty (skip_empty: true passes over such lines)", key));
   return true;
 }
 
-std::optional<SftExample> from_prompt(const Line& line, const JsonlOptions& options) {
+std::optional<SftExample> from_prompt(const JsonLine& line, const JsonlOptions& options) {
   if (refuse_empty(line, options, "prompt") || refuse_empty(line, options, "response")) return std::nullopt;
   SftExample example{.tokens = encode(line, options, line.text("prompt")), .line = line.number};
   example.prompt_len = std::int64_t(example.tokens.size());
@@ -108,12 +33,12 @@ std::optional<SftExample> from_prompt(const Line& line, const JsonlOptions& opti
   return example;
 }
 
-std::optional<SftExample> from_text(const Line& line, const JsonlOptions& options) {
+std::optional<SftExample> from_text(const JsonLine& line, const JsonlOptions& options) {
   if (refuse_empty(line, options, "text")) return std::nullopt;
   return SftExample{.tokens = encode(line, options, line.text("text")), .line = line.number};
 }
 
-std::optional<SftExample> from_ids(const Line& line, const JsonlOptions& options) {
+std::optional<SftExample> from_ids(const JsonLine& line, const JsonlOptions& options) {
   SftExample example{.tokens = line.ids("ids", options.vocab_size), .prompt_len = line.integer("prompt_len"), .line = line.number};
   const auto length = std::int64_t(example.tokens.size());
   if (length == 0 && options.skip_empty) return std::nullopt;
@@ -123,7 +48,7 @@ std::optional<SftExample> from_ids(const Line& line, const JsonlOptions& options
   return example;
 }
 
-std::optional<SftExample> sft_example(const Line& line, const JsonlOptions& options) {
+std::optional<SftExample> sft_example(const JsonLine& line, const JsonlOptions& options) {
   if (line.has("ids")) return from_ids(line, options);
   if (line.has("text")) return from_text(line, options);
   if (line.has("prompt") || line.has("response")) return from_prompt(line, options);
@@ -131,7 +56,7 @@ std::optional<SftExample> sft_example(const Line& line, const JsonlOptions& opti
 }
 
 /// Applies too_long; false when the example is to be dropped.
-bool fit(const Line& line, const JsonlOptions& options, SftExample& example, SftData& data) {
+bool fit(const JsonLine& line, const JsonlOptions& options, SftExample& example, SftData& data) {
   const auto length = std::int64_t(example.tokens.size());
   const std::int64_t excess = options.max_tokens == 0 ? 0 : length - options.max_tokens;
   if (excess <= 0) return true;
@@ -153,18 +78,19 @@ bool fit(const Line& line, const JsonlOptions& options, SftExample& example, Sft
   return true;
 }
 
-void read_outcome(const Line& line, RecordedRollout& rollout) {
+void read_outcome(const JsonLine& line, RecordedRollout& rollout) {
   if (line.has("reward") == line.has("advantages")) line.fail("give either \"reward\" or \"advantages\"");
   if (line.has("reward")) {
     rollout.reward = line.number_of("reward", line.at("reward"));
     return;
   }
-  const json& value = line.at("advantages");
+  const nlohmann::json& value = line.at("advantages");
   if (value.is_number()) {
     rollout.advantages.assign(rollout.response.size(), float(line.number_of("advantages", value)));
     return;
   }
-  rollout.advantages = line.numbers("advantages");
+  const std::vector<double> each = line.numbers("advantages");
+  rollout.advantages.assign(each.begin(), each.end());
   if (rollout.advantages.size() != rollout.response.size())
     line.fail(fmt::format("{} \"advantages\" for {} response tokens", rollout.advantages.size(), rollout.response.size()));
 }
@@ -173,7 +99,7 @@ void read_outcome(const Line& line, RecordedRollout& rollout) {
 
 SftData read_sft_jsonl(const std::filesystem::path& file, const JsonlOptions& options) {
   SftData data;
-  for_each_line(file, [&](const Line& line) {
+  for_each_json_line(file, [&](const JsonLine& line) {
     std::optional<SftExample> example = sft_example(line, options);
     if (!example) {
       ++data.skipped_empty;
@@ -187,16 +113,15 @@ SftData read_sft_jsonl(const std::filesystem::path& file, const JsonlOptions& op
 
 std::vector<RecordedRollout> read_rollouts_jsonl(const std::filesystem::path& file, const JsonlOptions& options) {
   std::vector<RecordedRollout> out;
-  for_each_line(file, [&](const Line& line) {
-    RecordedRollout r{.prompt = line.ids("prompt_ids", options.vocab_size),
-                      .response = line.ids("response_ids", options.vocab_size),
-                      .logprobs = line.numbers("logprobs"),
+  for_each_json_line(file, [&](const JsonLine& line) {
+    RecordedTokens tokens = recorded_tokens(line, options.vocab_size);
+    RecordedRollout r{.prompt = std::move(tokens.prompt),
+                      .response = std::move(tokens.response),
+                      .logprobs = {tokens.logprobs.begin(), tokens.logprobs.end()},
                       .group = line.integer("group"),
                       .line = line.number};
     if (r.prompt.empty()) line.fail("\"prompt_ids\" is empty");
     if (r.response.empty()) line.fail("\"response_ids\" is empty");
-    if (r.logprobs.size() != r.response.size())
-      line.fail(fmt::format("{} \"logprobs\" for {} response tokens", r.logprobs.size(), r.response.size()));
     const auto length = std::int64_t(r.prompt.size() + r.response.size());
     if (options.max_tokens > 0 && length > options.max_tokens)
       line.fail(fmt::format("{} tokens; at most {} fit", length, options.max_tokens));

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "engine/trainer/trainer.h"
@@ -13,6 +12,7 @@
 #include "rl/cli/commands.h"
 #include "rl/cli/loaded_model.h"
 #include "rl/cli/options.h"
+#include "rl/rollout/token_rows.h"
 
 namespace plumb {
 namespace {
@@ -28,40 +28,21 @@ struct ScoreArguments {
 };
 
 struct ScoreInput {
-  std::int64_t batch = 0;         // B
-  std::int64_t length = 0;        // T
-  std::vector<std::int32_t> ids;  // (B, T)
-  std::vector<float> weights;     // (B, T-1)
+  TokenRows rows;
+  std::vector<float> weights;  // (B, T-1)
 };
 
 ScoreInput read_input(const std::string& path, const ModelConfig& model) {
   const SafetensorsFile file(path);
-  const auto fail = [&](const std::string& what) { throw Error(fmt::format("{}: {}", path, what)); };
   for (const std::string& name : file.names()) {
-    if (name != "ids" && name != "weights") fail(fmt::format("unknown tensor {}{}", in_quotes(name), suggestion(name, {"ids", "weights"})));
+    if (name != "ids" && name != "weights")
+      throw Error(fmt::format("{}: unknown tensor {}{}", path, in_quotes(name), suggestion(name, {"ids", "weights"})));
   }
-  const StoredTensor& ids = file.get("ids");
-  if (ids.shape.size() != 2 || ids.shape[0] < 1 || ids.shape[1] < 2)
-    fail(fmt::format("ids is {}; I64 or I32 [B, T] with B at least 1 and T at least 2 is right", describe(ids)));
-  if (ids.dtype != StoredType::i64 && ids.dtype != StoredType::i32) fail(fmt::format("ids is {}; I64 or I32 is right", describe(ids)));
-  ScoreInput in{.batch = ids.shape[0], .length = ids.shape[1]};
-  if (in.length > model.max_positions)
-    fail(fmt::format("ids has {} tokens a row; the model's window is {}", in.length, model.max_positions));
-  for (const std::int64_t id : read_i64(ids)) {
-    if (id < 0 || id >= model.vocab_size) fail(fmt::format("ids holds {}, outside the vocabulary of {}", id, model.vocab_size));
-    in.ids.push_back(std::int32_t(id));
-  }
-  if (const StoredTensor* weights = file.find("weights")) {
-    if (weights->dtype != StoredType::f32 || weights->shape != std::vector<std::int64_t>{in.batch, in.length - 1})
-      fail(fmt::format("weights is {}; F32 [{}, {}] is right", describe(*weights), in.batch, in.length - 1));
-    in.weights = read_f32(*weights);
-    const auto odd = std::find_if(in.weights.begin(), in.weights.end(), [](float w) { return !std::isfinite(w); });
-    if (odd != in.weights.end()) {
-      const auto at = odd - in.weights.begin();
-      fail(fmt::format("weights[{}, {}] is {}; finite numbers are right", at / (in.length - 1), at % (in.length - 1), *odd));
-    }
+  ScoreInput in{.rows = read_token_rows(file, model)};
+  if (file.find("weights") != nullptr) {
+    in.weights = read_predicted(file, "weights", in.rows);
   } else {
-    in.weights.assign(std::size_t(in.batch * (in.length - 1)), 1.0f);
+    in.weights.assign(std::size_t(in.rows.batch * (in.rows.length - 1)), 1.0f);
   }
   return in;
 }
@@ -75,24 +56,24 @@ struct Scores {
 
 /// Every row's logits and entropy: a token behind each sequence, which nothing reads, makes its last position a scored one.
 Scores score_all(LoadedModel& model, const ScoreInput& in, const ExecutionConfig& execution, float temperature) {
-  const std::int64_t longer = in.length + 1;
-  std::vector<std::int32_t> tokens(std::size_t(in.batch * longer), 0);
+  const std::int64_t longer = in.rows.length + 1;
+  std::vector<std::int32_t> tokens(std::size_t(in.rows.batch * longer), 0);
   std::vector<TrainSequence> sequences;
-  for (std::int64_t b = 0; b < in.batch; ++b) {
-    std::copy_n(in.ids.begin() + b * in.length, in.length, tokens.begin() + b * longer);
+  for (std::int64_t b = 0; b < in.rows.batch; ++b) {
+    std::ranges::copy(in.rows.row(b), tokens.begin() + b * longer);
     sequences.push_back({.tokens = std::span(tokens).subspan(std::size_t(b * longer), std::size_t(longer)), .prompt_len = 1});
   }
   Scorer scorer(model.config, model.numerics, execution, longer);
   const Sites sites = model.numerics.sites(model.config.layers - 1, model.config.layers, Place::block);
-  const std::int64_t rows = in.batch * in.length, vocab = model.config.vocab_size;
+  const std::int64_t rows = in.rows.batch * in.rows.length, vocab = model.config.vocab_size;
   Scores out{.logits_dtype = sites.rounded(Site::lm_head_logits) ? sites.to : DType::f32};
   out.logits = Buffer(std::size_t(rows * vocab) * bytes_of(out.logits_dtype));
   TokenScores scores =
       scorer.score(*model.ctx, *model.weights, sequences, temperature, make_mat(out.logits.data(), rows, vocab, out.logits_dtype));
   out.entropy = std::move(scores.entropy);
-  for (std::int64_t b = 0; b < in.batch; ++b) {
-    const auto first = scores.logprob.begin() + b * in.length;
-    out.logprobs.insert(out.logprobs.end(), first, first + in.length - 1);
+  for (std::int64_t b = 0; b < in.rows.batch; ++b) {
+    const auto first = scores.logprob.begin() + b * in.rows.length;
+    out.logprobs.insert(out.logprobs.end(), first, first + in.rows.length - 1);
   }
   return out;
 }
@@ -100,12 +81,12 @@ Scores score_all(LoadedModel& model, const ScoreInput& in, const ExecutionConfig
 /// Gradients of -sum(weights * logprobs) with respect to every parameter; the trainer owns the memory.
 const float* gradients_of(Trainer& trainer, LoadedModel& model, const ScoreInput& in, float temperature) {
   std::vector<TrainSequence> sequences;
-  for (std::int64_t b = 0; b < in.batch; ++b) {
-    sequences.push_back({.tokens = std::span(in.ids).subspan(std::size_t(b * in.length), std::size_t(in.length)), .prompt_len = 1});
+  for (std::int64_t b = 0; b < in.rows.batch; ++b) {
+    sequences.push_back({.tokens = in.rows.row(b), .prompt_len = 1});
   }
   trainer.state().master.write(model.master.data(), 0, model.master.size());
   trainer.refresh_weights(*model.ctx);
-  const std::size_t per_sequence = std::size_t(in.length - 1);
+  const std::size_t per_sequence = std::size_t(in.rows.length - 1);
   trainer.accumulate(*model.ctx, sequences, temperature,
                      [&](std::size_t first, std::size_t count, std::span<const float>, std::span<const float>,
                          std::span<const std::int32_t>, std::span<float> d_logprob, std::span<float> d_entropy) {
@@ -140,8 +121,9 @@ int score(const ScoreArguments& a) {
   check_files(a);
   const ScoreInput in = read_input(a.tokens, read_hf_config(a.model.model));
   LoadedModel model = load_model(a.model);
-  const ExecutionConfig execution{.threads = a.model.threads,
-                                  .micro_batch_tokens = int(std::clamp<std::int64_t>(in.batch * (in.length + 2), in.length + 2, 4096))};
+  const ExecutionConfig execution{
+      .threads = a.model.threads,
+      .micro_batch_tokens = int(std::clamp<std::int64_t>(in.rows.batch * (in.rows.length + 2), in.rows.length + 2, 4096))};
   const float temperature = float(a.temperature);
   const Scores scores = score_all(model, in, execution, temperature);
   const auto f32 = [](std::string name, std::vector<std::int64_t> shape, const float* data, std::int64_t n) {
@@ -149,13 +131,13 @@ int score(const ScoreArguments& a) {
   };
   std::vector<StoredTensor> tensors = {
       tensor_of("logits", scores.logits_dtype == DType::bf16 ? StoredType::bf16 : StoredType::f32,
-                {in.batch, in.length, model.config.vocab_size}, scores.logits.data(), scores.logits.size()),
-      f32("logprobs", {in.batch, in.length - 1}, scores.logprobs.data(), std::int64_t(scores.logprobs.size())),
-      f32("entropy", {in.batch, in.length}, scores.entropy.data(), std::int64_t(scores.entropy.size()))};
+                {in.rows.batch, in.rows.length, model.config.vocab_size}, scores.logits.data(), scores.logits.size()),
+      f32("logprobs", {in.rows.batch, in.rows.length - 1}, scores.logprobs.data(), std::int64_t(scores.logprobs.size())),
+      f32("entropy", {in.rows.batch, in.rows.length}, scores.entropy.data(), std::int64_t(scores.entropy.size()))};
 
   std::optional<Trainer> trainer;
   if (a.gradients) {
-    trainer.emplace(model.config, model.numerics, execution, OptimizerConfig{}, in.length);
+    trainer.emplace(model.config, model.numerics, execution, OptimizerConfig{}, in.rows.length);
     const float* const gradients = gradients_of(*trainer, model, in, temperature);
     for (const Parameter& p : trainer->parameters().all())
       tensors.push_back(f32("grad." + p.name, hf_shape(p), gradients + p.offset, p.size()));

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 
+#include "engine/data/json_lines.h"
 #include "kernels/core/error.h"
 #include "model/files/files.h"
 
 namespace plumb {
 namespace {
-
-using nlohmann::json;
 
 constexpr std::uint64_t kMostAttempts = 1 << 10;
 constexpr std::uint64_t kNumbersPerAttempt = 8;
@@ -31,23 +30,24 @@ int longest(const std::vector<Problem>& a, const std::vector<Problem>& b, std::s
 }
 
 /// The prompt of a line, as text or as a chat with one message.
-std::string prompt_of(const json& line) {
-  const json& prompt = line.at("prompt");
-  if (prompt.is_string()) return prompt.get<std::string>();
-  if (prompt.is_array() && prompt.size() == 1) return prompt[0].at("content").get<std::string>();
-  throw Error("prompt is neither text nor a chat of one message");
+const std::string& prompt_of(const JsonLine& line) {
+  if (!line.has("prompt")) line.fail("no prompt");
+  const nlohmann::json& prompt = line.at("prompt");
+  if (prompt.is_string()) return prompt.get_ref<const std::string&>();
+  const bool chat = prompt.is_array() && prompt.size() == 1 && prompt[0].is_object() && prompt[0].contains("content");
+  if (!chat || !prompt[0]["content"].is_string()) line.fail("prompt is neither text nor a chat of one message");
+  return prompt[0]["content"].get_ref<const std::string&>();
 }
 
-Problem problem_of(const json& line, const GeneratedTask& task) {
-  if (!line.is_object() || !line.contains("prompt")) throw Error("no prompt");
+Problem problem_of(const JsonLine& line, const GeneratedTask& task) {
   Problem problem{.prompt = prompt_of(line)};
-  if (problem.prompt.find_first_not_of(" \t\r\n") == std::string::npos) throw Error("the prompt is empty");
-  if (line.contains("answer")) {
-    problem.answer = line.at("answer").get<std::string>();
+  if (blank(problem.prompt)) line.fail("the prompt is empty");
+  if (line.has("answer")) {
+    problem.answer = line.text("answer");
     return problem;
   }
   const auto answer = task.solve(problem.prompt);
-  if (!answer) throw Error(fmt::format("no answer, and prompt {} is not one of this task", in_quotes(problem.prompt)));
+  if (!answer) line.fail(fmt::format("no answer, and prompt {} is not one of this task", in_quotes(problem.prompt)));
   problem.answer = *answer;
   return problem;
 }
@@ -88,25 +88,8 @@ int GeneratedTask::max_prompt_chars() const { return train_.empty() ? longest_pr
 int GeneratedTask::max_answer_chars() const { return train_.empty() ? longest_answer() : longest(train_, held_out_, &Problem::answer); }
 
 std::vector<Problem> read_problems(const std::string& file, const GeneratedTask& task) {
-  const std::string text = read_file(file);
   std::vector<Problem> problems;
-  std::int64_t line = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view content(text.data() + begin, end - begin);
-    begin = end + 1;
-    ++line;
-    if (content.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}:{}", file, line);
-    const json parsed = parse_json(content, where);
-    try {
-      problems.push_back(problem_of(parsed, task));
-    } catch (const json::exception&) {
-      throw Error(fmt::format("{}: expected {{\"prompt\": text, \"answer\": text}}", where));
-    } catch (const Error& error) {
-      throw Error(fmt::format("{}: {}", where, error.what()));
-    }
-  }
+  for_each_json_line(file, [&](const JsonLine& line) { problems.push_back(problem_of(line, task)); });
   if (problems.empty()) throw Error(fmt::format("{}: holds no problem", file));
   return problems;
 }
