@@ -59,14 +59,6 @@ void exact_values(Game& game, std::vector<PlayerShare>& shares) {
   }
 }
 
-/// 97.5 % quantile of Student's t (Cornish-Fisher around the normal's; within 2 % from 2 degrees of freedom on).
-double t_quantile(int degrees) {
-  const double z = 1.959964, v = degrees;
-  if (degrees == 1) return 12.706;
-  const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
-  return z + (z3 + z) / (4 * v) + (5 * z5 + 16 * z3 + 3 * z) / (96 * v * v) + (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * v * v * v);
-}
-
 std::vector<int> random_order(int n, std::uint64_t seed, int index) {
   std::vector<int> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
@@ -109,6 +101,14 @@ void sampled_values(Game& game, const AttributionOptions& options, std::vector<P
 }
 
 }  // namespace
+
+// Cornish-Fisher around the normal's.
+double t_quantile(int degrees) {
+  const double z = 1.959964, v = degrees;
+  if (degrees == 1) return 12.706;
+  const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+  return z + (z3 + z) / (4 * v) + (5 * z5 + 16 * z3 + 3 * z) / (96 * v * v) + (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * v * v * v);
+}
 
 std::int64_t coalitions_needed(int players, const AttributionOptions& options) {
   if (players <= options.exact_players) return std::int64_t(1) << players;

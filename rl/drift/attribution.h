@@ -38,6 +38,9 @@ struct AttributionOptions {
   std::uint64_t seed = 0;
 };
 
+/// 97.5 % quantile of Student's t, within 2 % of it from 2 degrees of freedom on.
+double t_quantile(int degrees);
+
 /// players: 0..63; the empty coalition must be worth 0. The result is a function of the worths and the options, bit for bit.
 Attribution attribute(int players, const CoalitionWorth&, const AttributionOptions&);
 /// How many coalitions it will ask for at most.

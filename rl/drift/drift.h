@@ -29,6 +29,16 @@ struct DriftAttribution {
   std::vector<Player> players;
   std::vector<Player> absent;
   Attribution shares;
+  /// Of each player's part of the total: the 95 % interval over which sequences were looked at, by a jackknife that leaves out one of at
+  /// most kJackknifeGroups runs of consecutive sequences (answers to one prompt stand together). Empty with fewer than 4 sequences.
+  static constexpr int kJackknifeGroups = 16;
+  struct PartInterval {
+    double low = 0;
+    double high = 0;
+  };
+  std::vector<PartInterval> part_intervals;
+  /// shapley / total; 0 when there is no total.
+  double part(std::size_t player) const;
 };
 
 struct DriftReport {

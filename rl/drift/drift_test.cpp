@@ -171,6 +171,35 @@ TEST(Drift, AgainstARecordExplainedAndUnexplainedSumToTheMismatch) {
   for (const DriftAttribution& d : report.attributions) EXPECT_NEAR(sum_of(d) + report.unexplained, report.mismatch, 1e-12);
 }
 
+// Sequences that are all alike leave no doubt about a part; different ones do, and the interval holds what each half of them says.
+TEST(Drift, ThePartsHaveIntervalsOverTheSequences) {
+  SmallCase small(Family::qwen3, 12, {9, 9, 9, 9, 9, 9, 9, 9});
+  const auto parts_of = [&](const std::vector<TrainSequence>& sequences) {
+    Evaluator evaluator(small.model, sequences, 1.0f);
+    return explain_drift(evaluator, preset("hf_eager"), preset("vllm_cpu_compiled"), nullptr, {.attribute_by = {PlayersBy::regions}})
+        .attributions[0];
+  };
+  const std::vector<TrainSequence> different = small.evaluator().sequences();
+  const DriftAttribution alike = parts_of(std::vector<TrainSequence>(8, different[0]));
+  ASSERT_EQ(alike.part_intervals.size(), alike.players.size());
+  for (std::size_t i = 0; i < alike.players.size(); ++i) {
+    EXPECT_NEAR(alike.part_intervals[i].low, alike.part(i), 1e-12) << alike.players[i].name;
+    EXPECT_NEAR(alike.part_intervals[i].high, alike.part(i), 1e-12) << alike.players[i].name;
+  }
+  const DriftAttribution all = parts_of(different);
+  const DriftAttribution half = parts_of({different.begin(), different.begin() + 4});
+  int moved = 0;
+  for (std::size_t i = 0; i < all.players.size(); ++i) {
+    if (all.shares.players[i].inert) continue;
+    ++moved;
+    EXPECT_LT(all.part_intervals[i].low, all.part_intervals[i].high) << all.players[i].name;
+    EXPECT_LE(half.part_intervals[i].low, all.part(i)) << all.players[i].name;
+    EXPECT_GE(half.part_intervals[i].high, all.part(i)) << all.players[i].name;
+  }
+  EXPECT_GE(moved, 3);
+  EXPECT_TRUE(parts_of({different.begin(), different.begin() + 3}).part_intervals.empty());
+}
+
 TEST(Drift, EveryMetricCanBeAttributed) {
   SmallCase small(Family::llama, 8, {10, 7});
   Evaluator evaluator = small.evaluator();

@@ -217,7 +217,7 @@ std::string attribution_svg(const DriftAttribution& a) {
     bar(s.left_out, 27, 6, "var(--b)", "left out");
     if (!a.shares.exact) svg.line(zero + s.low * scale, y + 10, zero + s.high * scale, y + 10, "var(--ink)", 1.5);
     const double end = zero + std::max(s.shapley, a.shares.exact ? 0.0 : s.high) * scale;
-    svg.text(end + 6, y + 14, fmt::format("{:.1f} %", a.shares.total != 0 ? 100 * s.shapley / a.shares.total : 0), "start", true);
+    svg.text(end + 6, y + 14, fmt::format("{:.1f} %", 100 * a.part(order[i])), "start", true);
   }
   svg.line(zero, top, zero, top + row * double(n), "var(--soft)");
   return svg.str(fmt::format("attribution over {}", enum_name(a.by)));
@@ -234,15 +234,21 @@ std::string attribution_section(const DriftAttribution& a, const DriftReport& r)
       escaped(r.metric), a.shares.total, r.recorded ? fmt::format(" explained, {:.5g} left unexplained", r.unexplained) : "");
   if (a.players.empty()) return out + "<p>Nothing differs.</p>\n";
   out += attribution_svg(a);
-  out += "<table><tr><th>what</th><th class=n>alone</th><th class=n>left out</th><th class=n>Shapley</th><th>moves</th></tr>\n";
+  out +=
+      "<table><tr><th>what</th><th class=n>alone</th><th class=n>left out</th><th class=n>Shapley</th><th class=n>share, 95 % over the "
+      "sequences</th><th>moves</th></tr>\n";
   for (std::size_t i = 0; i < a.players.size(); ++i) {
     const PlayerShare& s = a.shares.players[i];
-    out += fmt::format("<tr><td>{}</td><td class=n>{:.4g}</td><td class=n>{:.4g}</td><td class=n>{:.4g}</td><td>{}{}</td></tr>\n",
-                       escaped(a.players[i].name), s.alone, s.left_out, s.shapley, s.inert ? "<b>inert:</b> " : "",
-                       escaped(a.players[i].differs));
+    const std::string over =
+        a.part_intervals.empty() ? "" : fmt::format(", {:.1f} to {:.1f}", 100 * a.part_intervals[i].low, 100 * a.part_intervals[i].high);
+    out += fmt::format(
+        "<tr><td>{}</td><td class=n>{:.4g}</td><td class=n>{:.4g}</td><td class=n>{:.4g}</td><td class=n>{:.1f} "
+        "%{}</td><td>{}{}</td></tr>\n",
+        escaped(a.players[i].name), s.alone, s.left_out, s.shapley, 100 * a.part(i), over, s.inert ? "<b>inert:</b> " : "",
+        escaped(a.players[i].differs));
   }
   for (const Player& p : a.absent)
-    out += fmt::format("<tr><td>{}</td><td></td><td></td><td></td><td>inert: {}</td></tr>\n", escaped(p.name), escaped(p.differs));
+    out += fmt::format("<tr><td>{}</td><td></td><td></td><td></td><td></td><td>inert: {}</td></tr>\n", escaped(p.name), escaped(p.differs));
   return out + "</table>\n";
 }
 

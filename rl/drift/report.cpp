@@ -52,7 +52,8 @@ Json attribution_json(const DriftAttribution& a) {
                        {"left_out", s.left_out},
                        {"shapley", s.shapley},
                        {"interval_95", {s.low, s.high}},
-                       {"share", a.shares.total != 0 ? s.shapley / a.shares.total : 0},
+                       {"share", a.part(i)},
+                       {"share_interval_95", a.part_intervals.empty() ? Json() : Json{a.part_intervals[i].low, a.part_intervals[i].high}},
                        {"inert", s.inert}});
   }
   Json absent = Json::array();
@@ -82,16 +83,19 @@ std::string attribution_table(const DriftAttribution& a, const DriftReport& r) {
   std::string out = fmt::format("\nAttribution of {} over {} ({})\n", r.metric, enum_name(a.by),
                                 a.shares.exact ? fmt::format("exact, {} coalitions", a.shares.coalitions)
                                                : fmt::format("{} sampled orders, {} coalitions", a.shares.orders, a.shares.coalitions));
-  out += fmt::format("  {:<28} {:>11} {:>11} {:>11} {:>7}  {}\n", a.by == PlayersBy::layers ? "layer" : enum_name(a.by), "alone",
-                     "left out", "Shapley", "share", a.shares.exact ? "what moves" : "95 % interval");
+  out += fmt::format("  {:<28} {:>11} {:>11} {:>11} {:>7} {:>13}  {}\n", a.by == PlayersBy::layers ? "layer" : enum_name(a.by), "alone",
+                     "left out", "Shapley", "share", a.part_intervals.empty() ? "" : "95 %",
+                     a.shares.exact ? "what moves" : "95 % of the orders");
   for (std::size_t i : by_size(a)) {
     const PlayerShare& s = a.shares.players[i];
-    const double share = a.shares.total != 0 ? 100 * s.shapley / a.shares.total : 0;
+    std::string over;
+    if (!a.part_intervals.empty() && !s.inert)
+      over = fmt::format("{:.1f} .. {:.1f}", 100 * a.part_intervals[i].low, 100 * a.part_intervals[i].high);
     std::string what = a.shares.exact ? a.players[i].differs : fmt::format("{:.3g} .. {:.3g}", s.low, s.high);
     if (s.inert) what = "inert: changes no bit (" + a.players[i].differs + ")";
     if (what.size() > 90) what = what.substr(0, 87) + "...";
-    out += fmt::format("  {:<28} {:>11.4g} {:>11.4g} {:>11.4g} {:>6.1f}%  {}\n", a.players[i].name, s.alone, s.left_out, s.shapley, share,
-                       what);
+    out += fmt::format("  {:<28} {:>11.4g} {:>11.4g} {:>11.4g} {:>6.1f}% {:>13}  {}\n", a.players[i].name, s.alone, s.left_out, s.shapley,
+                       100 * a.part(i), over, what);
   }
   for (const Player& p : a.absent) out += fmt::format("  {:<28} inert: {}\n", p.name, p.differs);
   out += fmt::format("  {:<28} {:>11} {:>11} {:>11.4g}\n", "sum", "", "", a.shares.total);
