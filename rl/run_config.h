@@ -31,6 +31,7 @@ struct TaskConfig {
   int digits = 3;
   DigitOrder digit_order = DigitOrder::reversed;
   bool zero_pad = true;
+  std::string question = "{a}+{b}=";
   int min_modulus = 9;
   int max_modulus = 9;
   int min_terms = 0;
@@ -45,6 +46,7 @@ void visit(V& v, TaskConfig& c) {
   v.field("digits", c.digits, "addition: digits of each number");
   v.field("digit_order", c.digit_order, "addition: reversed (least significant first) or natural");
   v.field("zero_pad", c.zero_pad, "addition: numbers have exactly `digits` digits, sums one more");
+  v.field("question", c.question, "addition: the prompt, with {a} and {b} for the numbers; for an instruct model with its chat's markers");
   v.field("min_modulus", c.min_modulus, "digit_completion: smallest modulus");
   v.field("max_modulus", c.max_modulus, "digit_completion: largest modulus");
   v.field("min_terms", c.min_terms, "digit_completion: fewest numbers to continue with");

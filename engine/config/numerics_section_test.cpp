@@ -150,6 +150,15 @@ TEST(NumericsSection, AlignCopiesAGroupFromTheOtherSide) {
                   .base == preset("hf_eager").base);
 }
 
+TEST(NumericsSection, ReductionsAreAGroupOfTheirOwn) {
+  const Numerics n = update(
+      "numerics: {rollout: {preset: vllm_cpu_compiled, reductions: {shards: 4}}, update: {preset: hf_eager, align: [reductions]}}\n");
+  Numerics want = preset("hf_eager");
+  want.reductions = preset("vllm_cpu_compiled").reductions;
+  want.preset = n.preset;
+  EXPECT_TRUE(n == want) << n.describe();
+}
+
 TEST(NumericsSection, AllAlignedIsTheOtherSideButForReductionsAndBackward) {
   for (const Preset& a : presets()) {
     for (const Preset& b : presets()) {

@@ -29,6 +29,7 @@ Sites sites_of(AlignGroup group) {
     case AlignGroup::resid_norm: return make_sites({resid_store, resid_sum_to_var, resid_sum_to_scale, norm_xhat});
     case AlignGroup::attention: return make_sites({attn_scores, attn_scaled, attn_probs, attn_out});
     case AlignGroup::head: return make_sites({lm_head_logits, logits_temperature});
+    case AlignGroup::reductions: return {};
     case AlignGroup::all: break;
   }
   return Sites{(1u << kSites) - 1u};
@@ -45,6 +46,11 @@ void align(Numerics& n, const Numerics& anchor, AlignGroup group) {
     n.softmax = anchor.softmax;
     n.scale_at = anchor.scale_at;
     n.reductions.attention_exp = anchor.reductions.attention_exp;
+  }
+  if (group == AlignGroup::reductions) {
+    const int shards = n.reductions.shards;  // of gradients
+    n.reductions = anchor.reductions;
+    n.reductions.shards = shards;
   }
   fuse_backward(n.backward, group);
 }

@@ -12,6 +12,7 @@ enum class AlignGroup : std::uint8_t {
   attention,   // attn.*, softmax, scale_at, and the exp
   head,        // lm_head.logits, logits.temperature
   all,         // every site
+  reductions,  // the order of every sum of the forward; no site, so not in `all`
 };
 constexpr auto enum_names(AlignGroup) {
   using enum AlignGroup;
@@ -21,12 +22,13 @@ constexpr auto enum_names(AlignGroup) {
                     std::pair{resid_norm, "resid_norm"},
                     std::pair{attention, "attention"},
                     std::pair{head, "head"},
-                    std::pair{all, "all"}};
+                    std::pair{all, "all"},
+                    std::pair{reductions, "reductions"}};
 }
 
 Sites sites_of(AlignGroup);
-/// Copies the group's sites, overrides by layer included, from the anchor. The backward of its regions becomes `fused`. Compute dtype and
-/// the order of reductions stay.
+/// Copies the group's sites, overrides by layer included, from the anchor. The backward of its regions becomes `fused`. Compute dtype
+/// and gradient chains stay; the order of reductions too, but for the group of that name, which copies nothing else.
 void align(Numerics&, const Numerics& anchor, AlignGroup);
 
 }  // namespace plumb

@@ -124,7 +124,9 @@ SamplerOptions sampler_options(const SampleArguments& a, const std::vector<Gener
   return options;
 }
 
-void show(const SampleArguments& a, const std::string& prompt, const GeneratedSample& sample, int index, const Tokenizer& tokenizer) {
+/// In JSON an answer is a record as drift and training read it, with the text beside it.
+void show(const SampleArguments& a, std::size_t group, const std::string& prompt, const GenerationRequest& request,
+          const GeneratedSample& sample, int index, const Tokenizer& tokenizer) {
   AnswerText answer(tokenizer, a.stops);
   for (const std::int32_t id : sample.tokens) {
     if (answer.push(id)) break;
@@ -134,10 +136,12 @@ void show(const SampleArguments& a, const std::string& prompt, const GeneratedSa
     fmt::print("{}{}\n", a.n > 1 ? fmt::format("[{}] ", index + 1) : "", text);
     return;
   }
-  const nlohmann::ordered_json line = {{"prompt", prompt},
+  const nlohmann::ordered_json line = {{"group", group},
+                                       {"prompt", prompt},
                                        {"sample", index},
                                        {"text", text},
-                                       {"tokens", sample.tokens},
+                                       {"prompt_ids", request.prompt},
+                                       {"response_ids", sample.tokens},
                                        {"logprobs", sample.logprobs},
                                        {"finish", name_of(sample.finish)}};
   fmt::print("{}\n", line.dump());
@@ -158,7 +162,7 @@ int sample(const SampleArguments& a) {
                                         [](std::int64_t, std::int64_t, std::int64_t) { return !interrupt_requested(); });
   if (sampler.interrupted()) return kInterrupted;
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    for (int s = 0; s < a.n; ++s) show(a, prompts[i], answers[i][std::size_t(s)], s, tokenizer);
+    for (int s = 0; s < a.n; ++s) show(a, i, prompts[i], requests[i], answers[i][std::size_t(s)], s, tokenizer);
   }
   return 0;
 }
@@ -180,7 +184,7 @@ Command add_sample_command(CLI::App& app) {
   sub->add_option("--stop", a->stops, "text that ends an answer, besides EOS; may be repeated")->type_name("TEXT")->expected(1)->take_all();
   add_number(*sub, "--seed", a->seed, {}, "seed; the same seed gives the same answers on any machine and any number of threads")
       ->type_name("S");
-  sub->add_flag("--json", a->json, "one JSON object per answer: text, token ids, log-probs, why it ended");
+  sub->add_flag("--json", a->json, "one JSON object per answer: text, token ids, log-probs (drift --recorded reads it), why it ended");
   sub->footer(
       "Examples:\n"
       "  plumb sample --model runs/a/latest/model --prompt '123+456='\n"

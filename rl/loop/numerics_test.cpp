@@ -102,7 +102,7 @@ TEST_P(EveryPreset, AgreesWithItselfWhateverTheExecution) {
 
 INSTANTIATE_TEST_SUITE_P(Presets, EveryPreset, testing::ValuesIn(usable_presets()), [](const auto& p) { return std::string(p.param); });
 
-// Reductions are part of a preset: alignment leaves them alone, so here they are set equal.
+// `all` leaves the reductions alone: they are set equal here, or aligned as a group of their own.
 const std::string kOrders =
     "reductions: {matmul: natural, row_sum: lanes16, attention_qk: pair_swapped, attention_pv: pair_swapped, attention_sum: lanes16, "
     "attention_exp: exact}";
@@ -116,6 +116,8 @@ TEST_F(SidesOfARun, AllAlignedWithEqualReductionsIsExactlyZero) {
   for (const auto& [rollout, update] : pairs) {
     const std::string start = "{rollout: {preset: " + rollout + ", " + kOrders + "}, update: {preset: " + update + ", " + kOrders;
     for (const auto& row : metrics(run("all" + std::to_string(i), start + ", align: [all]}}", 3))) EXPECT_TRUE(aligned(row)) << rollout;
+    const std::string grouped = "{rollout: " + rollout + ", update: {preset: " + update + ", align: [all, reductions]}}";
+    for (const auto& row : metrics(run("grouped" + std::to_string(i), grouped, 3))) EXPECT_TRUE(aligned(row)) << rollout;
     for (const auto& row : metrics(run("apart" + std::to_string(i), start + "}}", 1))) EXPECT_FALSE(aligned(row)) << rollout;
     ++i;
   }

@@ -96,6 +96,22 @@ TEST(AdditionTest, AnswersAreSums) {
   }
 }
 
+TEST(AdditionTest, AsksInOtherWords) {
+  const TaskConfig config{
+      .digits = 2, .digit_order = DigitOrder::natural, .zero_pad = false, .question = "<|user|>\nWhat is {a} + {b}? 1 number.\n"};
+  const Addition task(config, 7);
+  check_splits(config, 200);
+  EXPECT_EQ(task.solve("<|user|>\nWhat is 17 + 39? 1 number.\n"), "56");
+  for (const char* bad :
+       {"17+39=", "<|user|>\nWhat is 17 + 39?", "<|user|>\nWhat is 1 + 2 + 3? 1 number.\n", "<|user|>\nWhat is ? 1 number.\n"})
+    EXPECT_EQ(task.solve(bad), std::nullopt) << bad;
+  EXPECT_EQ(Addition({}, 0).alphabet(), "0123456789+=");
+  const auto refusal = [](const std::string& question) { return error_of([&] { make_task({.question = question}, 0); }); };
+  for (const char* wrong : {"", "{a}+", "{b}+{a}=", "{a}+{b}={a}"}) EXPECT_THAT(refusal(wrong), HasSubstr("each once, is right")) << wrong;
+  for (const char* wrong : {"1{a}+{b}=", "{a}{b}", "{a}0+{b}", "{a}+0{b}", "{a}+{b}0"})
+    EXPECT_THAT(refusal(wrong), HasSubstr("a digit touches a number")) << wrong;
+}
+
 TEST(AdditionTest, SplitsAreDisjoint) {
   check_splits({.digits = 1}, 300);
   check_splits({.digits = 2, .zero_pad = false}, 500);
@@ -216,7 +232,7 @@ TEST_F(TaskFileTest, NamesTheLineOfABadProblem) {  // case 41
   EXPECT_THAT(error("{\"prompt\":\"  \"}"), HasSubstr("train.jsonl:2: the prompt is empty"));
   EXPECT_THAT(error("{\"prompt\":\"1+1\"}"), HasSubstr("train.jsonl:2: no answer, and prompt '1+1' is not one of this task"));
   EXPECT_THAT(error("{\"prompt\":3}"), HasSubstr("train.jsonl:2: prompt is neither text nor"));
-  EXPECT_THAT(error("{\"prompt\":\"x\",\"answer\":3}"), HasSubstr("train.jsonl:2: expected"));
+  EXPECT_THAT(error("{\"prompt\":\"x\",\"answer\":3}"), HasSubstr("train.jsonl:2: \"answer\" must be a string"));
   EXPECT_THAT(error("{\"prompt\":"), HasSubstr("train.jsonl:2: not valid JSON"));
   EXPECT_THAT(error_of([&] { make_task(listed("\n", good), 0); }), HasSubstr("holds no problem"));
   EXPECT_THAT(error_of([] { make_task({.train_file = "x"}, 0); }), HasSubstr("go together"));

@@ -128,6 +128,33 @@ std::vector<std::string> metrics_without_times(const fs::path& run) {
   return lines;
 }
 
+std::vector<nlohmann::json> json_lines_of(const fs::path& file) {
+  std::vector<nlohmann::json> out;
+  std::istringstream text(read_file(file));
+  for (std::string line; std::getline(text, line);) out.push_back(nlohmann::json::parse(line));
+  return out;
+}
+
+std::vector<nlohmann::json> mismatch_rows(const fs::path& run) {
+  std::vector<nlohmann::json> rows = json_lines_of(run / "metrics.jsonl");
+  std::erase_if(rows, [](const auto& row) { return !row.contains("mismatch/bitwise_equal_frac"); });
+  return rows;
+}
+
+void expect_no_mismatch(const nlohmann::json& row) {
+  int metrics = 0;
+  for (const auto& [key, value] : row.items()) {
+    if (!key.starts_with("mismatch/") || key.find("ppl_train") != std::string::npos || key.find("ppl_rollout") != std::string::npos)
+      continue;
+    const bool one = key.find("ratio") != std::string::npos || key.find("ess") != std::string::npos || key.ends_with("equal_frac") ||
+                     key.find("token_mult_prob_error") != std::string::npos;
+    EXPECT_EQ(value.get<double>(), one ? 1.0 : 0.0) << key << " at step " << row["step"];
+    ++metrics;
+  }
+  EXPECT_GE(metrics, 12);
+  EXPECT_EQ(row["mismatch/ppl_train"], row["mismatch/ppl_rollout"]);
+}
+
 std::string tiny_grpo_config(int steps, int warm_steps) {
   return R"(run: {algorithm: grpo, seed: 5, steps: )" + std::to_string(steps) + R"(}
 model: {config: )" +

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,13 @@ std::string read_file(const std::filesystem::path&);
 std::map<std::string, std::string> files_of(const std::filesystem::path& folder);
 /// metrics.jsonl of a run without the keys that hold times, one string a line.
 std::vector<std::string> metrics_without_times(const std::filesystem::path& run);
+
+/// One JSON value a line.
+std::vector<nlohmann::json> json_lines_of(const std::filesystem::path&);
+/// The rows of a run's metrics.jsonl that have a mismatch.
+std::vector<nlohmann::json> mismatch_rows(const std::filesystem::path& run);
+/// Expects every mismatch metric of the row exactly at its identity value.
+void expect_no_mismatch(const nlohmann::json& row);
 
 /// A GRPO run small enough for a test: a warm start of `warm_steps`, then `steps` steps of 2-digit addition.
 std::string tiny_grpo_config(int steps, int warm_steps = 2);
