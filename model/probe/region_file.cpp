@@ -15,6 +15,7 @@
 namespace plumb {
 namespace {
 
+constexpr double kMostTheta = 1e18;
 constexpr std::int64_t kMostElements = std::int64_t(1) << 28;
 
 /// Mode and output of a name: ("eager", "grad.q") of "eager.grad.q", ("", "out.0") of "out.0"; nothing of any other tensor.
@@ -118,6 +119,8 @@ void RegionFile::read_table(RegionInputs& in) const {
     if (std::int64_t(in.positions.size()) != rows) fail(fmt::format("in.pos has {} positions for {} tokens", in.positions.size(), rows));
   }
   in.theta = number("theta", in.theta);
+  if (in.theta < 1 || in.theta > kMostTheta)
+    fail(fmt::format("metadata theta is {}; a number from 1 to {} is right", in.theta, kMostTheta));
   const bool one = file_.find("in.const_table") != nullptr;
   if (!one && file_.find("in.const_cos") == nullptr) {
     if (in.positions.empty()) fail("holds no table: in.const_cos and in.const_sin, in.const_table, or in.pos is needed");
@@ -147,6 +150,7 @@ void RegionFile::read_table(RegionInputs& in) const {
 RegionInputs RegionFile::inputs() const {
   RegionInputs in{.region = region()};
   in.eps = float(number("eps", 1e-6));
+  if (in.eps > 1) fail(fmt::format("metadata eps is {}; a number up to 1 is right", in.eps));
   const bool rope = in.region == Region::rope || in.region == Region::qk_norm_rope;
   if (rope) {
     const double head_dim = number("head_dim", 0);
