@@ -30,7 +30,7 @@ struct PoolTensor {
 };
 
 std::vector<PoolTensor> pool_tensors(Region region, std::int64_t width) {
-  const std::int64_t q = 2 * width, k = width;
+  const std::int64_t q = 4 * width, k = 2 * width;
   switch (region) {
     case Region::swiglu: return {{"gate", width, 2}, {"up", width}, {"up.0", width}};
     case Region::resid_norm: return {{"h", width}, {"r", width, 4}, {"w", width, 0.2, 1, true}, {"up.0", width}, {"up.1", width}};
@@ -269,7 +269,7 @@ RegionInputs craft_inputs(Context& ctx, Region region, int width) {
   const RegionInputs pool = random_pool(region, width, kPoolRows, Pool::sites);
   append_rows(kept, pool, rows_that_show_sites(ctx, pool, kPoolRows));
   if (region == Region::qk_norm_rope || region == Region::resid_norm) {
-    const std::int64_t rows = std::max<std::int64_t>(1, kTiePoolElements / width / (has_heads(region) ? 3 : 1));
+    const std::int64_t rows = std::max<std::int64_t>(1, kTiePoolElements / width / (has_heads(region) ? 6 : 1));
     const RegionInputs pool_of_sums = random_pool(region, width, rows, Pool::orders);
     RegionInputs sums;
     append_rows(sums, pool_of_sums, rows_with_other_sums(ctx, pool_of_sums, rows));

@@ -98,7 +98,7 @@ TEST(CraftedInputsOfANorm, TellTheOrderOfTheSum) {
 
 TEST(CraftedInputsOfAWidth, HaveItOrAreRefused) {
   Context ctx(2);
-  EXPECT_EQ(craft_inputs(ctx, Region::rope, 128).tensors.at("q").cols(), 256);
+  EXPECT_EQ(craft_inputs(ctx, Region::rope, 128).tensors.at("q").cols(), 512);
   EXPECT_EQ(craft_inputs(ctx, Region::swiglu, 100).tensors.at("up").cols(), 100);
   EXPECT_EQ(test::error_of([&] { craft_inputs(ctx, Region::rope, 65); }), "the width of rope is 65; an even number from 8 to 512 is right");
   EXPECT_NE(test::error_of([&] { craft_inputs(ctx, Region::swiglu, 100000); }).find("8192"), std::string::npos);

@@ -75,6 +75,7 @@ class Search {
     for (const auto& [name, tensor] : got) {
       const std::int64_t apart = elements_apart(observation_.outputs.at(name), tensor);
       c.apart += apart;
+      if (apart != 0) c.apart_in[name] = apart;
       fits = fits && (apart <= kAlwaysAllowed || double(apart) <= tolerance_ * double(tensor.elements()));
     }
     return fits;
@@ -164,7 +165,7 @@ void name_presets(const RegionInputs& in, bool gradients, ProbeResult& result) {
       return sites(c) && backward && (!has_norm(in.region) || c.numerics.row_sum == n.row_sum);
     };
     if (std::any_of(result.fitting.begin(), result.fitting.end(), sites)) result.same_sites.push_back(p.name);
-    if (std::any_of(result.fitting.begin(), result.fitting.end(), everything)) result.presets.push_back(p.name);
+    if (result.backward_fits && std::any_of(result.fitting.begin(), result.fitting.end(), everything)) result.presets.push_back(p.name);
   }
 }
 
@@ -203,16 +204,19 @@ ProbeResult infer_sites(Context& ctx, const RegionInputs& in, const RegionObserv
   result.candidates = std::int64_t(candidates.size());
   Search search(ctx, in, observation, tolerance);
   Search::Stage stage = search.run(candidates, part_of(outputs, false));
-  if (!gradients.empty() && !stage.fitting.empty()) {
-    const auto with_modes = with_backward_modes(stage.fitting, in.region);
-    result.candidates += std::int64_t(with_modes.size());
-    stage = search.run(with_modes, gradients);
-  }
   result.closest = stage.closest;
   result.fitting = std::move(stage.fitting);
   if (!result.found()) return result;
+  if (!gradients.empty()) {
+    const auto with_modes = with_backward_modes(result.fitting, in.region);
+    result.candidates += std::int64_t(with_modes.size());
+    Search::Stage backward = search.run(with_modes, gradients);
+    result.closest = backward.closest;
+    result.backward_fits = !backward.fitting.empty();
+    if (result.backward_fits) result.fitting = std::move(backward.fitting);
+  }
   for (const Site site : sites_of(in.region)) result.sites.push_back(finding(in, site, outputs, result.fitting));
-  if (!gradients.empty()) result.backward = backward_findings(in.region, result.fitting);
+  if (!gradients.empty() && result.backward_fits) result.backward = backward_findings(in.region, result.fitting);
   if (has_norm(in.region)) result.row_sums = values_of(result.fitting, &RegionNumerics::row_sum);
   name_presets(in, !gradients.empty(), result);
   return result;

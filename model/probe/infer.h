@@ -2,6 +2,7 @@
 // outputs are what it may be. What all of them agree on is found; what they differ in, these inputs cannot tell.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,20 +30,23 @@ struct BackwardFinding {
 
 struct ProbeCandidate {
   RegionNumerics numerics;
-  std::int64_t apart = 0;  // elements that are not those of the implementation
+  std::int64_t apart = 0;                        // elements that are not those of the implementation
+  std::map<std::string, std::int64_t> apart_in;  // by output, of those where there are any
 };
 
 struct ProbeResult {
   std::vector<SiteFinding> sites;            // every site of the region; empty when nothing fits
-  std::vector<BackwardFinding> backward;     // empty when no gradient was given
+  std::vector<BackwardFinding> backward;     // empty when no gradient was given, or when none fits
   std::vector<RowSumOrder> row_sums;         // that fit; empty where there is no norm
   std::vector<std::string_view> presets;     // whose sites, backward and order of sums fit
   std::vector<std::string_view> same_sites;  // whose forward sites fit, whatever the rest
   std::vector<ProbeCandidate> fitting;
-  ProbeCandidate closest;  // the one with the fewest elements apart, fitting or not
+  bool backward_fits = true;  // false: the candidates fit the outputs, and none of them the gradients
+  ProbeCandidate closest;     // the one with the fewest elements apart, fitting or not
   std::int64_t candidates = 0;
   std::int64_t elements = 0;  // compared, of all outputs
   bool found() const { return !fitting.empty(); }
+  bool explained() const { return found() && backward_fits; }
 };
 
 /// A candidate fits when of every output at most `tolerance` of the elements, or two, are not those recorded: another exp, or another

@@ -126,6 +126,22 @@ TEST_F(InferSites, NoiseFitsNothing) {
   }
 }
 
+// The sites are found by the outputs, and the gradients are said to be none of theirs.
+TEST_F(InferSites, GradientsThatFitNothingLeaveTheSitesFound) {
+  const RegionInputs in = random_inputs(Region::swiglu);
+  const RegionNumerics eager = region_numerics(preset("hf_eager"), Region::swiglu);
+  RegionObservation o = observe(in, eager, all_outputs(in));
+  RegionTensor& gradient = o.outputs.at("grad.up");
+  for (std::int64_t i = 0; i < gradient.elements(); i += 10) gradient.set(i, gradient.at(i) * 1.01f);
+  const ProbeResult r = infer_sites(ctx_, in, o);
+  expect_planted(r, eager, Region::swiglu);
+  EXPECT_FALSE(r.explained());
+  EXPECT_TRUE(r.backward.empty() && r.presets.empty());
+  EXPECT_FALSE(r.same_sites.empty());
+  EXPECT_EQ(r.closest.apart_in.size(), 1u);
+  EXPECT_GT(r.closest.apart_in.at("grad.up"), 300);
+}
+
 // A tie that flips now and then does not hide the sites.
 TEST_F(InferSites, AFewFlippedTiesAreAllowed) {
   const RegionInputs in = random_inputs(Region::swiglu, 400);

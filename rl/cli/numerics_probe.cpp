@@ -40,13 +40,10 @@ std::string sites_text(Region region, Sites sites) {
 
 ProbeJson as_json(const Probed& p) {
   const ProbeResult& r = p.result;
-  ProbeJson out = {{"mode", p.what},
-                   {"region", enum_name(p.region)},
-                   {"found", r.found()},
-                   {"elements", r.elements},
-                   {"closest_apart", r.closest.apart},
-                   {"candidates", r.candidates},
-                   {"fitting", r.fitting.size()}};
+  ProbeJson out = {
+      {"mode", p.what},         {"region", enum_name(p.region)},    {"found", r.found()},         {"backward_fits", r.backward_fits},
+      {"elements", r.elements}, {"closest_apart", r.closest.apart}, {"candidates", r.candidates}, {"fitting", r.fitting.size()}};
+  if (r.closest.apart != 0) out["closest_apart_in"] = r.closest.apart_in;
   if (!r.found()) return out;
   for (const SiteFinding& f : r.sites) {
     out["sites"][std::string(name_of(f.site))] = {{"value", name_of(f.verdict)}};
@@ -64,16 +61,21 @@ std::string names_or_none(const std::vector<std::string_view>& names) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
+void print_closest(const Probed& p) {
+  for (const auto& [output, apart] : p.result.closest.apart_in) fmt::print("  {:<20} {} elements differ\n", output, apart);
+}
+
 void print_table(const Probed& p) {
   const ProbeResult& r = p.result;
   fmt::print("{}{}: ", p.what.empty() ? "" : p.what + ": ", enum_name(p.region));
   if (!r.found()) {
     fmt::print("no choice of sites gives these outputs; the closest differs in {} of {} elements\n  {}\n", r.closest.apart, r.elements,
                sites_text(p.region, r.closest.numerics.sites));
-    return;
+    return print_closest(p);
   }
-  fmt::print("{} of {} candidates give these outputs, {} of {} elements apart\n", r.fitting.size(), r.candidates, r.closest.apart,
-             r.elements);
+  fmt::print("{} of {} candidates give these {}, {} of {} elements apart\n", r.fitting.size(), r.candidates,
+             r.backward_fits ? "outputs" : "outputs but not their gradients", r.closest.apart, r.elements);
+  if (!r.backward_fits) print_closest(p);
   for (const SiteFinding& f : r.sites) fmt::print("  {:<20} {:<10} {}\n", name_of(f.site), name_of(f.verdict), f.reason);
   for (const BackwardFinding& b : r.backward) {
     const bool one = b.modes.size() == 1;
@@ -155,7 +157,7 @@ int probe_numerics(const ProbeArguments& a) {
       print_table(p);
   }
   if (a.json) fmt::print("{}\n", json.dump(2));
-  return std::all_of(all.begin(), all.end(), [](const Probed& p) { return p.result.found(); }) ? 0 : 1;
+  return std::all_of(all.begin(), all.end(), [](const Probed& p) { return p.result.explained(); }) ? 0 : 1;
 }
 
 }  // namespace plumb

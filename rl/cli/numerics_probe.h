@@ -23,8 +23,8 @@ struct ProbeArguments {
   bool json = false;
 };
 
-/// Prints what was found, of every mode. 0 when all modes have sites that fit, else 1. Throws UsageError when the arguments do not go
-/// together.
+/// Prints what was found, of every mode. 0 when every mode is explained, outputs and gradients, else 1. Throws UsageError when the
+/// arguments do not go together.
 int probe_numerics(const ProbeArguments&);
 
 }  // namespace plumb
