@@ -6,19 +6,22 @@
 #include <cmath>
 
 #include "kernels/core/error.h"
-#include "kernels/numerics/fields.h"
 #include "kernels/numerics/presets.h"
-#include "rl/drift/mix.h"
+#include "rl/drift/changes.h"
 
 namespace plumb {
 namespace {
 
 constexpr double kReproduced = 0.99;
 constexpr double kNamed = 0.5;
-constexpr double kClearMargin = 10;  // nats: odds of 22,000 to 1; also what a change must gain to be believed, there are about 50
-constexpr int kRounds = 3;           // changes of one candidate
-constexpr int kStarts = 3;           // candidates that are changed
+constexpr std::int64_t kLong = 8;      // tokens of a sequence that counts when it is equal from end to end
+constexpr std::int64_t kLongOnes = 3;  // so many of them name a preset,
+constexpr double kLongShare = 0.1;     // with so large a share of all tokens in them
+constexpr double kClearMargin = 10;    // nats: odds of 22,000 to 1; also what a change must gain to be believed, there are about 50
+constexpr int kRounds = 3;             // changes of one candidate
+constexpr int kStarts = 3;             // candidates that are changed
 constexpr std::int64_t kRefineTokens = 128;
+constexpr std::int64_t kFactTokens = 64;
 
 struct Evidence {
   Evaluator& evaluator;
@@ -30,19 +33,29 @@ struct Evidence {
 Candidate judge(const Evidence& e, Candidate c) {
   const SideScores& scores = e.evaluator.of(c.numerics);
   c.tokens = e.evaluator.tokens();
-  c.equal = 0;
+  c.sequences = std::int64_t(e.evaluator.sequences().size());
+  c.equal = c.equal_sequences = c.long_equal = c.tokens_in_long_equal = 0;
   c.mean_abs = c.max_abs = 0;
   double missed = 0, log_widths = 0;
-  for (std::size_t i = 0; i < std::size_t(c.tokens); ++i) {
-    const double d = std::abs(double(e.recorded[i]) - scores.logprob[i]);
-    c.mean_abs += d / double(c.tokens);
-    c.max_abs = std::max(c.max_abs, d);
-    if (d <= e.tolerance[i]) {
-      ++c.equal;
-      log_widths += std::log(2.0 * e.tolerance[i]);
-    } else {
-      missed += d;
+  std::size_t i = 0;
+  for (const TrainSequence& s : e.evaluator.sequences()) {
+    const std::int64_t length = s.response_len(), before = c.equal;
+    for (std::int64_t t = 0; t < length; ++t, ++i) {
+      const double d = std::abs(double(e.recorded[i]) - scores.logprob[i]);
+      c.mean_abs += d / double(c.tokens);
+      c.max_abs = std::max(c.max_abs, d);
+      if (d <= e.tolerance[i]) {
+        ++c.equal;
+        log_widths += std::log(2.0 * e.tolerance[i]);
+      } else {
+        missed += d;
+      }
     }
+    if (c.equal - before < length) continue;
+    ++c.equal_sequences;
+    if (length < kLong) continue;
+    ++c.long_equal;
+    c.tokens_in_long_equal += length;
   }
   const double n = double(c.tokens), hits = double(c.equal), misses = n - hits;
   const double share = (hits + 0.5) / (n + 1);
@@ -63,61 +76,24 @@ std::vector<TrainSequence> first_of(const std::vector<TrainSequence>& all, std::
   return out;
 }
 
+/// Whether so much is equal that the preset is the right one but for a tie now and then.
+bool fits(const Candidate& c) {
+  const bool long_runs = c.long_equal >= kLongOnes && double(c.tokens_in_long_equal) >= kLongShare * double(c.tokens);
+  return c.equal_share() > kNamed || long_runs;
+}
+
 bool better(const Candidate& a, const Candidate& b) { return a.log_likelihood > b.log_likelihood; }
-
-/// One change of a numerics, with its name.
-struct Change {
-  std::string name;
-  Numerics numerics;
-};
-
-template <class E>
-void add_values(std::vector<Change>& out, const Numerics& from, const char* name, E Reductions::*member) {
-  for (const auto& [value, text] : enum_names(E{})) {
-    if (from.reductions.*member == value) continue;
-    Numerics n = from;
-    n.reductions.*member = value;
-    out.push_back({fmt::format("reductions.{} {}", name, text), n});
-  }
-}
-
-std::vector<Change> single_changes(const Numerics& from, const ModelConfig& config) {
-  std::vector<Change> out;
-  for (int s = 0; s < kSites; ++s) {
-    const Site site = Site(s);
-    const bool absent = !config.qk_norm && (site == Site::qk_norm_xhat || site == Site::qk_norm_out);
-    if (absent || site == Site::logits_temperature || region_of(site) == Region::storage) continue;
-    for (const bool rounded : {false, true}) {
-      Numerics n = from;
-      n.base.set(site, rounded);
-      const auto removed = std::erase_if(n.overrides, [&](const SiteOverride& o) { return o.site == site; });
-      if (removed == 0 && from.base.rounded(site) == rounded) continue;
-      out.push_back({fmt::format("{} {}", name_of(site), rounded ? "b" : "f"), n});
-    }
-  }
-  for_each_reduction([&](const char* name, auto member) {
-    if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(from.reductions.*member)>>) add_values(out, from, name, member);
-  });
-  for (const Preset& p : presets()) {
-    if (p.numerics.compute != from.compute || p.numerics.reductions == from.reductions) continue;
-    Numerics n = from;
-    n.reductions = p.numerics.reductions;
-    out.push_back({fmt::format("the reductions of {}", p.name), n});
-  }
-  std::erase_if(out, [](const Change& c) { return !unsupported(c.numerics).empty(); });
-  return out;
-}
 
 /// The candidate with the changes that explain clearly more, one after another.
 Candidate refined(const Evidence& e, Candidate best, const std::function<void()>& counted) {
   for (int round = 0; round < kRounds && best.equal < best.tokens; ++round) {
     Candidate next = best;
-    for (const Change& change : single_changes(best.numerics, e.evaluator.model().config())) {
-      Candidate c{.name = best.name + (best.changes.empty() ? " with " : ", ") + change.name,
+    for (const FactChange& change : single_changes(best.numerics, e.evaluator.model().config())) {
+      Candidate c{.name = best.name + (best.changes.empty() ? " with " : ", ") + change.name(),
                   .preset = best.preset,
                   .changes = best.changes,
                   .numerics = change.numerics};
-      c.changes.push_back(change.name);
+      c.changes.push_back(change.name());
       c = judge(e, std::move(c));
       counted();
       if (better(c, next)) next = std::move(c);
@@ -167,6 +143,36 @@ const Candidate* as_it_is(const Forensics& f) {
   return nullptr;
 }
 
+/// What the record says of each fact of a candidate, on the first tokens: of its other values the one that fits best.
+std::vector<FactEvidence> evidence_of(const Evidence& all, const Candidate& best, const std::function<bool()>& stop,
+                                      const std::function<void()>& counted) {
+  Evaluator few(all.evaluator.model(), first_of(all.evaluator.sequences(), kFactTokens), all.evaluator.temperature(), stop);
+  const Evidence evidence{few, all.recorded, all.tolerance};
+  const Candidate as_is = judge(evidence, best);
+  const std::uint64_t bits = few.of(best.numerics).bits;
+  std::vector<FactEvidence> out;
+  for (const FactChange& change : single_changes(best.numerics, few.model().config())) {
+    if (change.to.empty()) continue;  // several facts at once
+    Candidate c{.numerics = change.numerics};
+    c = judge(evidence, std::move(c));
+    counted();
+    const FactEvidence e{.fact = change.fact,
+                         .value = change.from,
+                         .instead = change.to,
+                         .same_bits = few.of(change.numerics).bits == bits,
+                         .tokens = as_is.tokens,
+                         .equal = as_is.equal,
+                         .equal_instead = c.equal,
+                         .nats = as_is.log_likelihood - c.log_likelihood};
+    if (out.empty() || out.back().fact != e.fact) {
+      out.push_back(e);
+    } else if (e.nats < out.back().nats) {
+      out.back() = e;
+    }
+  }
+  return out;
+}
+
 std::string count_of(const Candidate& c) { return fmt::format("{} of {}", c.equal, c.tokens); }
 
 std::string sentence_of(const Forensics& f) {
@@ -178,12 +184,14 @@ std::string sentence_of(const Forensics& f) {
   if (!best.same_bits.empty()) name += ")";
   const std::string next = rival != nullptr ? fmt::format("; next is {} with {}", rival->name, count_of(*rival)) : "";
   constexpr const char* kEqual = "log-probs equal to the recorded precision";
-  if (f.verdict == Verdict::none && best.equal_share() > kNamed && rival != nullptr)
+  if (f.verdict == Verdict::none && fits(best) && rival != nullptr)
     return fmt::format("none of these for sure: {} has {} {}, but {} is as likely", name, count_of(best), kEqual, rival->name);
   if (f.verdict == Verdict::none)
     return fmt::format("none of these: the closest, {}, has {} {}, mean |dlogp| {:.4g}{}", name, count_of(best), kEqual, best.mean_abs,
                        next);
-  if (best.changes.empty()) return fmt::format("{}: {} {}{}", name, count_of(best), kEqual, next);
+  const std::string ends =
+      best.equal_share() < kReproduced ? fmt::format(", {} of {} sequences from end to end", best.equal_sequences, best.sequences) : "";
+  if (best.changes.empty()) return fmt::format("{}: {} {}{}{}", name, count_of(best), kEqual, ends, next);
   if (plain != nullptr && f.named == plain->name)
     return fmt::format("{}: {} {}, {} as {}{}", f.named, count_of(*plain), kEqual, count_of(best), name, next);
   return fmt::format("no preset as it is, but {}: {} {}{}", name, count_of(best), kEqual, next);
@@ -238,7 +246,7 @@ Forensics explain_recorded(Evaluator& all, std::span<const float> recorded, std:
     Evaluator small(all.model(), first_of(all.sequences(), std::min(kRefineTokens, all.tokens())), all.temperature(), stop);
     const Evidence evidence{small, recorded, tolerance};
     std::vector<Candidate> changed;
-    const std::size_t starts = candidates.front().equal_share() > kNamed ? 1 : std::min<std::size_t>(kStarts, candidates.size());
+    const std::size_t starts = fits(candidates.front()) ? 1 : std::min<std::size_t>(kStarts, candidates.size());
     for (std::size_t i = 0; i < starts; ++i) {
       const Candidate start = judge(evidence, candidates[i]);
       expected = done + std::int64_t(single_changes(start.numerics, all.model().config()).size());
@@ -262,11 +270,12 @@ Forensics explain_recorded(Evaluator& all, std::span<const float> recorded, std:
   const Candidate* const rival = next_of(out);
   if (rival != nullptr) out.margin = best.log_likelihood * double(rival->tokens) / double(best.tokens) - rival->log_likelihood;
   out.chance_share = chance_of(best, tolerance.first(std::size_t(best.tokens)));
-  if (best.equal_share() > kNamed && (rival == nullptr || out.margin > kClearMargin)) {
+  if (fits(best) && (rival == nullptr || out.margin > kClearMargin)) {
     out.verdict = best.equal_share() >= kReproduced ? Verdict::reproduced : Verdict::named;
     const Candidate* const plain = as_it_is(out);
-    out.named = plain != nullptr && plain->equal_share() > kNamed ? plain->name : best.name;
+    out.named = plain != nullptr && fits(*plain) ? plain->name : best.name;
   }
+  if (out.verdict != Verdict::none && options.facts) out.facts = evidence_of(full, best, stop, counted);
   out.sentence = sentence_of(out);
   return out;
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/rng.h"
+#include "kernels/numerics/fields.h"
 #include "model/files/files.h"
 #include "rl/drift/drift_testing.h"
 #include "rl/drift/mix.h"
@@ -154,6 +155,90 @@ TEST(SlowForensics, NamesVllmsModes) {
         if (!usable(name)) continue;
         expect_named(loaded, read_vllm(folder / fmt::format("vllm_{}.json", mode)), name, fmt::format("{} {} {}", set, family, mode));
       }
+    }
+  }
+}
+
+// A right preset of a deep model that flips now and then: half of the answers are equal from end to end, the others part at a token and
+// stay apart. Fewer than half of the tokens are equal, and still it is named; the same number of tokens equal here and there is not enough.
+TEST(Forensics, WholeSequencesNameAPresetThatLosesHalfOfTheTokens) {
+  SmallCase small(Family::llama, 33, {12, 14, 11, 13, 12, 15, 13, 12, 14, 13});
+  Evaluator evaluator = small.evaluator();
+  const std::vector<float> exact = evaluator.of(preset("hf_eager")).logprob;
+  std::vector<float> runs = exact, scattered = exact;
+  std::size_t at = 0;
+  for (std::size_t s = 0; s < evaluator.sequences().size(); ++s) {
+    for (std::int64_t t = 0; t < evaluator.sequences()[s].response_len(); ++t, ++at) {
+      const float moved = exact[at] - float(0.01 + 0.01 * std::abs(random_normal({.seed = 4}, at)));
+      if (s % 3 != 0 || s == 9) runs[at] = moved;
+      if (at % 3 != 0) scattered[at] = moved;
+    }
+  }
+  const Forensics whole = explain(evaluator, runs, 0, {.refine = false});
+  EXPECT_LT(whole.ranking.front().equal_share(), 0.4);
+  EXPECT_EQ(whole.ranking.front().equal_sequences, 3);
+  EXPECT_EQ(whole.verdict, Verdict::named) << whole.sentence;
+  EXPECT_NE(whole.sentence.find("3 of 10 sequences from end to end"), std::string::npos) << whole.sentence;
+  const Forensics here_and_there = explain(evaluator, scattered, 0, {.refine = false});
+  EXPECT_GT(here_and_there.ranking.front().equal_share(), 0.3);
+  EXPECT_EQ(here_and_there.verdict, Verdict::none) << here_and_there.sentence;
+}
+
+// Facts that move no bit are told apart from those that the record proves; what is proven is what the preset says.
+TEST(Forensics, SaysOfEachFactWhatTheRecordProves) {
+  SmallCase small(Family::llama, 34, {30, 30});
+  Evaluator evaluator = small.evaluator();
+  const Numerics& eager = preset("hf_eager");
+  const Forensics f = explain(evaluator, evaluator.of(eager).logprob, 0);
+  ASSERT_EQ(f.verdict, Verdict::reproduced);
+  int proven = 0, silent = 0;
+  for (const FactEvidence& e : f.facts) {
+    EXPECT_EQ(e.equal, e.tokens) << e.fact;
+    if (e.same_bits) {
+      ++silent;
+      EXPECT_EQ(e.nats, 0) << e.fact;
+      continue;
+    }
+    proven += e.nats > 10;
+    EXPECT_LT(e.equal_instead, e.tokens) << e.fact;
+  }
+  EXPECT_GE(proven, 8);
+  EXPECT_GE(silent, 1);
+  const auto of = [&](const std::string& fact) {
+    return std::find_if(f.facts.begin(), f.facts.end(), [&](const FactEvidence& e) { return e.fact == fact; });
+  };
+  ASSERT_NE(of("rope.products"), f.facts.end());
+  EXPECT_EQ(of("rope.products")->value, "b");
+  EXPECT_EQ(of("rope.products")->instead, "f");
+  ASSERT_NE(of("reductions.matmul"), f.facts.end());
+  EXPECT_EQ(of("reductions.matmul")->value, value_text(eager.reductions.matmul));
+  EXPECT_TRUE(of("embedding")->same_bits);
+  EXPECT_EQ(of("qk_norm.out"), f.facts.end());  // the model has none
+}
+
+// Real rollouts of a 30-layer model: what vLLM reported of them, and what transformers computed for the same tokens.
+TEST(SlowForensicsConformance, NamesBothStacksOfRealRollouts) {
+  const char* const where = std::getenv("PLUMB_SMOLLM2");
+  if (conformance().empty() || where == nullptr) GTEST_SKIP() << "PLUMB_SHARED or PLUMB_SMOLLM2 is not set: no real rollouts";
+  Loaded loaded(where);
+  struct Column {
+    const char* file;
+    const char* key;
+    const char* name;
+    std::int64_t tokens;
+    bool facts;
+  };
+  for (const Column& c :
+       {Column{"smollm2_eager", "logprobs", "vllm_cpu_eager", 64, true}, Column{"smollm2_eager", "trainer_hf_eager", "hf_eager", 64, false},
+        Column{"smollm2_compiled", "logprobs", "vllm_cpu_compiled", 256, false}}) {
+    const DriftTokens tokens = read_recorded(conformance() / "vllm" / fmt::format("{}.jsonl", c.file), loaded.config, c.key);
+    Evaluator evaluator(loaded.model, tokens.sequences(c.tokens), 1.0f);
+    const std::vector<float> recorded(tokens.recorded.begin(), tokens.recorded.begin() + c.tokens);
+    const Forensics f = explain(evaluator, recorded, tokens.quantum, {.refine = false, .facts = c.facts});
+    fmt::print("{} {}: {}: {}\n", c.file, c.key, enum_name(f.verdict), f.sentence);
+    EXPECT_EQ(f.named, c.name) << c.file << " " << c.key;
+    for (const FactEvidence& e : f.facts) {
+      EXPECT_TRUE(e.same_bits || e.nats > 100) << e.fact << " " << e.value << ": " << e.nats << " nats";
     }
   }
 }

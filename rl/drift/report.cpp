@@ -130,7 +130,17 @@ std::vector<PlaceCount> place_counts(const StageComparison& c) {
 }
 
 Json forensics_json(const Forensics& f) {
-  Json ranking = Json::array();
+  Json ranking = Json::array(), facts = Json::array();
+  for (const FactEvidence& e : f.facts) {
+    facts.push_back({{"fact", e.fact},
+                     {"value", e.value},
+                     {"instead", e.instead},
+                     {"same_bits", e.same_bits},
+                     {"tokens", e.tokens},
+                     {"equal", e.equal},
+                     {"equal_instead", e.equal_instead},
+                     {"nats", e.nats}});
+  }
   for (const Candidate& c : f.ranking) {
     ranking.push_back({{"name", c.name},
                        {"preset", c.preset},
@@ -139,6 +149,8 @@ Json forensics_json(const Forensics& f) {
                        {"tokens", c.tokens},
                        {"equal", c.equal},
                        {"equal_share", c.equal_share()},
+                       {"sequences", c.sequences},
+                       {"equal_sequences", c.equal_sequences},
                        {"mean_abs_logp_diff", c.mean_abs},
                        {"max_abs_logp_diff", c.max_abs},
                        {"log_likelihood", c.log_likelihood},
@@ -147,8 +159,30 @@ Json forensics_json(const Forensics& f) {
   return {{"verdict", enum_name(f.verdict)}, {"named", f.named.empty() ? Json() : Json(f.named)},
           {"sentence", f.sentence},          {"margin_nats", f.margin},
           {"chance_share", f.chance_share},  {"ranking", ranking},
-          {"not_tried", f.not_tried}};
+          {"not_tried", f.not_tried},        {"facts", facts}};
 }
+
+namespace {
+
+/// The facts that the record tells apart, and by how much; then those of which it says nothing.
+std::string facts_table(const Forensics& f) {
+  if (f.facts.empty()) return "";
+  const FactEvidence& first = f.facts.front();
+  std::string out =
+      fmt::format("\nwhat the record says of each fact: {} of {} tokens are equal; were this one otherwise\n", first.equal, first.tokens);
+  std::string silent;
+  for (const FactEvidence& e : f.facts) {
+    if (e.same_bits) {
+      silent += (silent.empty() ? "" : ", ") + e.fact;
+      continue;
+    }
+    out += fmt::format("  {:<34} {:<14} {:>6} equal  {:>8.1f} nats\n", e.fact + " " + e.value, e.instead + ":", e.equal_instead, -e.nats);
+  }
+  if (!silent.empty()) out += fmt::format("  changes no bit here, so the record cannot tell: {}\n", silent);
+  return out;
+}
+
+}  // namespace
 
 std::string forensics_table(const Forensics& f) {
   std::string out =
@@ -161,7 +195,7 @@ std::string forensics_table(const Forensics& f) {
   for (const std::string& name : f.not_tried) out += fmt::format("  not tried: {}\n", name);
   out += fmt::format("verdict: {} ({:.1f} nats before the next; by chance {:.2g} % of the tokens would be equal)\n{}\n",
                      enum_name(f.verdict), f.margin, 100 * f.chance_share, f.sentence);
-  return out;
+  return out + facts_table(f);
 }
 
 Json drift_json(const DriftReport& r, const ModelConfig& config) {
