@@ -301,10 +301,12 @@ class ModelBench {
 int run_bench(const BenchArguments& a) {
   if ((a.what == "model") == a.model.empty()) throw UsageError("bench: model needs --model FOLDER, and nothing else takes it");
   if (!a.model.empty()) check_model_folder(a.model);
-  if (a.what != "presets" && (!a.config.empty() || !a.presets.empty() || a.sequences != 0 || a.tokens != 0))
-    throw UsageError("bench: --config, --presets, --sequences and --tokens are options of presets alone");
+  const bool numerics = a.what == "presets" || a.what == "toggles";
+  if (!numerics && (!a.config.empty() || a.sequences != 0 || a.tokens != 0))
+    throw UsageError("bench: --config, --sequences and --tokens are options of presets and toggles alone");
+  if (a.what != "presets" && !a.presets.empty()) throw UsageError("bench: --presets is an option of presets alone");
   if (!a.json.empty()) (void)replaceable(a.json);
-  if (a.what == "presets") {
+  if (numerics) {
     bench_presets(a);
     return 0;
   }
@@ -324,18 +326,19 @@ int run_bench(const BenchArguments& a) {
 Command add_bench_command(CLI::App& app) {
   auto a = std::make_shared<BenchArguments>();
   CLI::App* sub = app.add_subcommand("bench", "Measure this machine's limits, and how near to them the engine comes");
-  sub->add_option("what", a->what, "machine, matmul, decode, train, grpo, model or presets")
+  sub->add_option("what", a->what, "machine, matmul, decode, train, grpo, model, presets or toggles")
       ->required()
-      ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo", "model", "presets"}));
+      ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo", "model", "presets", "toggles"}));
   add_threads_option(*sub, a->threads);
   add_number(*sub, "--repeats", a->repeats, {1, 1000}, "samples of each line; default 7")->type_name("N");
-  sub->add_option("--numerics", a->numerics, "rounding preset of train, grpo and model, and to which presets compares; default fused")
+  sub->add_option("--numerics", a->numerics,
+                  "rounding preset of train, grpo and model, and to which presets and toggles compare; default fused")
       ->type_name("PRESET");
   sub->add_option("--model", a->model, "Hugging Face folder of `model`")->type_name("FOLDER");
-  sub->add_option("--config", a->config, "model of `presets`: a name of configs/models or a YAML file; default qwen3-25m")
+  sub->add_option("--config", a->config, "model of `presets` and `toggles`: a name of configs/models or a YAML file; default qwen3-25m")
       ->type_name("MODEL");
   sub->add_option("--presets", a->presets, "presets to time, by commas; default all")->type_name("A,B")->delimiter(',');
-  add_number(*sub, "--sequences", a->sequences, {1, 4096}, "sequences of a step of `presets`; default: 256 tokens in all")->type_name("N");
+  add_number(*sub, "--sequences", a->sequences, {1, 4096}, "sequences of a step of those; default: 256 tokens in all")->type_name("N");
   add_number(*sub, "--tokens", a->tokens, {2, 1 << 20}, "length of each; default 256, or what the model takes")->type_name("N");
   sub->add_option("--json", a->json, "write the figures to this file too")->type_name("FILE");
   sub->footer(
@@ -345,7 +348,8 @@ Command add_bench_command(CLI::App& app) {
       "  train    forward, backward and AdamW of a 25.7M Qwen3, 8 sequences of 256 tokens\n"
       "  grpo     sampling, update and the whole step of the 0.8M digit model, 256 answers of 16 tokens\n"
       "  model    prompts of 512 tokens, and 32 answer tokens for 1, 8 and 32 sequences at a time, of a real model\n"
-      "  presets  a training step and decoding under every rounding preset, as a multiple of the time under fused\n\n"
+      "  presets  a training step and decoding under every rounding preset, as a multiple of the time under fused\n"
+      "  toggles  the same with one site, formula or order of summation of --numerics moved\n\n"
       "The limit is measured before and after every sample. For train, grpo and prompts it is that of the matmuls alone.\n"
       "Example: plumb bench grpo --threads 2 --json grpo.json");
   return {sub, [a] { return run_bench(*a); }};

@@ -15,6 +15,7 @@
 #include "kernels/core/error.h"
 #include "kernels/numerics/presets.h"
 #include "model/files/files.h"
+#include "rl/drift/changes.h"
 #include "rl/loop/session.h"
 
 namespace plumb {
@@ -25,7 +26,13 @@ using Json = nlohmann::ordered_json;
 constexpr int kVocabulary = 16;  // where the model's file leaves it to a tokenizer: that of the tasks here
 constexpr int kDecoded = 8, kPrompt = 16, kAnswer = 32;
 
-/// One kind of work under one preset: seconds, the same as a multiple of the reference's around it, percent of the limit.
+/// A numerics by the name of its line.
+struct Contestant {
+  std::string name;
+  Numerics numerics;
+};
+
+/// One kind of work under one numerics: seconds, the same as a multiple of the reference's around it, percent of the limit.
 struct Samples {
   std::vector<double> seconds, ratio, percent;
 
@@ -108,24 +115,23 @@ class Decoding {
 
 class PresetBench {
  public:
-  PresetBench(const BenchArguments& a, const ModelConfig& config, std::vector<std::string_view> names)
+  PresetBench(const BenchArguments& a, const ModelConfig& config, std::vector<Contestant> contestants)
       : repeats_(a.repeats),
         reference_(preset(a.numerics)),
-        names_(std::move(names)),
+        contestants_(std::move(contestants)),
         ctx_(make_context(ExecutionConfig{.threads = a.threads})),
         training_(*ctx_, config, a.sequences, a.tokens),
         decoding_(*ctx_, config) {}
 
   Context& ctx() { return *ctx_; }
-  /// Every preset once in each repetition, so that all of them see the machine's good and bad minutes.
+  /// Every contestant once in each repetition, so that all of them see the machine's good and bad minutes.
   void run() {
     reference_trainer_ = training_.trainer(reference_);
     reference_sampler_ = decoding_.sampler(reference_);
     training_.run(*reference_trainer_);
     for (int i = 0; i < repeats_; ++i) {
-      for (std::string_view name : names_) {
+      for (const auto& [name, numerics] : contestants_) {
         show_progress(fmt::format("repetition {} of {}: {}", i + 1, repeats_, name));
-        const Numerics numerics = preset(name);
         measure_training(numerics, results_[name].train);
         measure_decoding(numerics, results_[name].decode);
       }
@@ -133,14 +139,14 @@ class PresetBench {
     show_progress("");
   }
   void print(const std::string& reference) const {
-    fmt::print("{:<24}{:<32}{}\n{:<24}{:<32}{}\n", "", "training step", "decoding", "", "ratio to " + reference + "      of peak",
+    fmt::print("{:<40}{:<32}{}\n{:<40}{:<32}{}\n", "", "training step", "decoding", "", "ratio to " + reference + "      of peak",
                "ratio to " + reference + "      of limit");
-    for (std::string_view name : names_)
-      fmt::print("{:<24}{:<32}{}\n", name, results_.at(name).train.text(), results_.at(name).decode.text());
+    for (const auto& [name, numerics] : contestants_)
+      fmt::print("{:<40}{:<32}{}\n", name, results_.at(name).train.text(), results_.at(name).decode.text());
   }
   Json json(const std::string& reference) const {
     Json lines = Json::array();
-    for (std::string_view name : names_)
+    for (const auto& [name, numerics] : contestants_)
       lines.push_back({{"name", name},
                        {"ratio_to", reference},
                        {"threads", ctx_->threads()},
@@ -196,22 +202,33 @@ class PresetBench {
 
   int repeats_;
   Numerics reference_;
-  std::vector<std::string_view> names_;
+  std::vector<Contestant> contestants_;
   std::unique_ptr<Context> ctx_;
   Training training_;
   Decoding decoding_;
   std::unique_ptr<Trainer> reference_trainer_;
   std::unique_ptr<Sampler> reference_sampler_;
   std::map<DType, std::unique_ptr<Trainer>> trainers_;
-  std::map<std::string_view, Result> results_;
+  std::map<std::string, Result> results_;
 };
 
 /// The presets asked for, as find_preset knows them.
-std::vector<std::string_view> chosen(const std::vector<std::string>& asked) {
-  if (asked.empty()) return usable_presets();
-  std::vector<std::string_view> names;
-  for (const std::string& name : asked) names.push_back(find_preset(name).name);
-  return names;
+std::vector<Contestant> chosen(const std::vector<std::string>& asked) {
+  std::vector<Contestant> out;
+  if (asked.empty()) {
+    for (std::string_view name : usable_presets()) out.push_back({std::string(name), preset(name)});
+  }
+  for (const std::string& name : asked) out.push_back({std::string(find_preset(name).name), preset(name)});
+  return out;
+}
+
+/// The reference itself, which shows the noise, and with each site, formula and order of summation moved alone.
+std::vector<Contestant> toggles_of(const std::string& reference, const ModelConfig& config) {
+  std::vector<Contestant> out = {{reference, preset(reference)}};
+  for (const FactChange& change : single_changes(preset(reference), config)) {
+    if (!change.to.empty()) out.push_back({change.name(), change.numerics});
+  }
+  return out;
 }
 
 }  // namespace
@@ -227,7 +244,7 @@ void bench_presets(const BenchArguments& asked) {
   if (const int needed = std::max(a.tokens, kPrompt + kAnswer); needed > config.max_positions)
     throw UsageError(fmt::format("bench: {} takes {} positions; sequences of {} tokens and {} decoded positions were asked for", a.config,
                                  config.max_positions, a.tokens, kPrompt + kAnswer));
-  PresetBench bench(a, config, chosen(a.presets));
+  PresetBench bench(a, config, a.what == "toggles" ? toggles_of(a.numerics, config) : chosen(a.presets));
   fmt::print("{} with {} thread{}, {}: a step of {} x {} tokens, decoding {} x ({} + {}) tokens; min / median / max of {}\n",
              name_of(bench.ctx().isa()), bench.ctx().threads(), bench.ctx().threads() == 1 ? "" : "s", a.config, a.sequences, a.tokens,
              kDecoded, kPrompt, kAnswer, a.repeats);

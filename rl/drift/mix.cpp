@@ -140,21 +140,13 @@ void NumericsMix::add_facts(PlayersBy by) {
 }
 
 void NumericsMix::add_cells(PlayersBy by, float temperature) {
-  // Before the layers' own players come in site order.
-  for (int i = 0; by == PlayersBy::layers && i < config_.layers; ++i) {
-    for (int s = 0; s < kSites; ++s) {
-      for (const Spot& spot : spots_of(Site(s), config_.layers)) {
-        const bool once = spot.place == Place::final_norm || Site(s) == Site::embedding || (is_qk_norm_site(Site(s)) && !config_.qk_norm);
-        if (once || spot.layer != i) continue;
-        const bool before = value_at(a_, Site(s), spot, config_.layers), after = value_at(b_, Site(s), spot, config_.layers);
-        if (before == after) continue;
-        const std::string difference = fmt::format("{} {} > {}", name_of(Site(s)), value_name(before), value_name(after));
-        const bool stored = region_of(Site(s)) == Region::storage;
-        const int p = player(stored ? "whole model" : layer_name(i), region_of(Site(s)), difference);
-        cells_.push_back({spot.layer, spot.place, Site(s), p});
-      }
-    }
-  }
+  struct Difference {
+    Site site;
+    Spot spot;
+    int own_layer;  // whose player moves it; config_.layers where no layer's does
+    std::string text;
+  };
+  std::vector<Difference> all;
   for (int s = 0; s < kSites; ++s) {
     const Site site = Site(s);
     const std::vector<Spot> spots = spots_of(site, config_.layers);
@@ -163,26 +155,36 @@ void NumericsMix::add_cells(PlayersBy by, float temperature) {
       if (value_at(a_, site, spot, config_.layers) != value_at(b_, site, spot, config_.layers)) differing.push_back(spot);
     }
     if (differing.empty()) continue;
-    const bool before = value_at(a_, site, differing[0], config_.layers);
-    const std::string difference =
-        fmt::format("{} {} > {}{}", name_of(site), value_name(before), value_name(!before), where_text(differing, spots.size()));
+    const auto moves = [&](const Spot& spot) {
+      const bool before = value_at(a_, site, spot, config_.layers);
+      return fmt::format("{} {} > {}", name_of(site), value_name(before), value_name(!before));
+    };
+    const std::string everywhere = moves(differing[0]) + where_text(differing, spots.size());
     const bool no_qk_norm = is_qk_norm_site(site) && !config_.qk_norm;
     if (no_qk_norm || (site == Site::logits_temperature && temperature == 1)) {
       const char* reason = no_qk_norm ? "the model has no QK norm" : "the temperature is 1";
-      absent_.push_back({std::string(name_of(site)), fmt::format("{}: {}", difference, reason), region_of(site)});
+      absent_.push_back({std::string(name_of(site)), fmt::format("{}: {}", everywhere, reason), region_of(site)});
       continue;
     }
-    const Region region = region_of(site);
     for (const Spot& spot : differing) {
-      const bool in_layer = spot.place != Place::final_norm && site != Site::embedding;
-      if (by == PlayersBy::layers && in_layer) continue;
-      std::string name = enum_name(region);
-      if (by == PlayersBy::sites && region != Region::storage) name = name_of(site);
-      if (by == PlayersBy::layers && region != Region::storage) name = site == Site::embedding ? "embedding" : "final norm, head";
-      if (by == PlayersBy::layers && region == Region::storage) name = "whole model";
-      cells_.push_back({spot.layer, spot.place, site, player(name, region, difference)});
+      const bool in_layer = by == PlayersBy::layers && spot.place != Place::final_norm && site != Site::embedding;
+      all.push_back({site, spot, in_layer ? spot.layer : config_.layers, in_layer ? moves(spot) : everywhere});
     }
   }
+  // The layers' own players come first, in the order of the layers.
+  std::stable_sort(all.begin(), all.end(), [](const Difference& x, const Difference& y) { return x.own_layer < y.own_layer; });
+  for (const Difference& d : all) {
+    cells_.push_back({d.spot.layer, d.spot.place, d.site, player(player_name(by, d.site, d.own_layer), region_of(d.site), d.text)});
+  }
+}
+
+std::string NumericsMix::player_name(PlayersBy by, Site site, int own_layer) const {
+  const Region region = region_of(site);
+  if (by == PlayersBy::sites && region != Region::storage) return std::string(name_of(site));
+  if (by != PlayersBy::layers) return enum_name(region);
+  if (region == Region::storage) return "whole model";
+  if (own_layer < config_.layers) return layer_name(own_layer);
+  return site == Site::embedding ? "embedding" : "final norm, head";
 }
 
 Numerics NumericsMix::mix(std::uint64_t moved) const {

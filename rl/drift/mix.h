@@ -73,6 +73,7 @@ class NumericsMix {
   int player(const std::string& name, Region, const std::string& difference);
   void add_cells(PlayersBy, float temperature);
   void add_facts(PlayersBy);
+  std::string player_name(PlayersBy, Site, int own_layer) const;
   std::string layer_name(int layer) const;
 
   Numerics a_;

@@ -74,6 +74,22 @@ TEST(SlowPresetBench, PresetsAreChosenAndComparedWithAnother) {
   EXPECT_EQ(lines[1]["ratio_to"], "liger");
 }
 
+TEST(SlowPresetBench, TogglesAreEveryFactMovedAlone) {
+  const TempFolder tmp;
+  ASSERT_EQ(plumb({"bench", "toggles", "--config", "addition-167k", "--sequences", "1", "--tokens", "8", "--repeats", "1", "--numerics",
+                   "hf_eager", "--json", tmp / "figures.json"})
+                .code,
+            0);
+  std::vector<std::string> names;
+  for (const auto& line : nlohmann::json::parse(read_file(tmp / "figures.json"))) {
+    names.push_back(line["name"]);
+    EXPECT_EQ(line["ratio_to"], "hf_eager");
+  }
+  EXPECT_EQ(names.front(), "hf_eager");
+  for (const char* name : {"rope.products f", "swiglu.silu f", "norm.xhat f", "softmax flash", "reductions.matmul natural"})
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+}
+
 TEST(SlowModelBench, AModelFromAFolderIsTimed) {
   const TempFolder tmp;
   write_file(tmp / "run.yaml", tiny_grpo_config(1, 0));
@@ -96,7 +112,8 @@ TEST(Bench, WrongUseIsToldBeforeAnyWork) {
   expect_one_line(plumb({"bench", "machine", "--repeats", "0"}), 2, "--repeats is '0'");
   expect_one_line(plumb({"bench", "machine", "--threads", "100000"}), 2, "--threads is '100000'");
   expect_one_line(plumb({"bench", "machine", "--json", tmp}), 1, "is a folder");
-  expect_one_line(plumb({"bench", "train", "--tokens", "8"}), 2, "are options of presets alone");
+  expect_one_line(plumb({"bench", "train", "--tokens", "8"}), 2, "are options of presets and toggles alone");
+  expect_one_line(plumb({"bench", "toggles", "--presets", "fused"}), 2, "an option of presets alone");
   expect_one_line(plumb({"bench", "presets", "--presets", "hf_eage"}), 2, "did you mean 'hf_eager'");
   expect_one_line(plumb({"bench", "presets", "--numerics", "fuse"}), 2, "did you mean 'fused'");
   expect_one_line(plumb({"bench", "presets", "--config", "addition-167k", "--tokens", "65"}), 2, "addition-167k takes 64 positions");
