@@ -105,7 +105,7 @@ TEST_F(InferSites, BackwardModesAreToldApart) {
 TEST_F(InferSites, OutputsInFp32ShowTheStoringSiteToo) {
   for (const auto& [region, name] : enum_names(Region{})) {
     SCOPED_TRACE(name);
-    const RegionInputs in = random_inputs(region);
+    const RegionInputs in = random_inputs(region, 12);
     RegionWanted wanted = {{"out.0", DType::f32}};
     if (region != Region::swiglu) wanted["out.1"] = DType::f32;
     for (const RegionNumerics& planted : forward_candidates(in, wanted, false))

@@ -15,7 +15,7 @@ struct plumb_probe_rope {
   int64_t head_dim;
   float eps;
   double theta;             /* angle = position * theta^(-2j/head_dim) */
-  const int64_t* positions; /* (rows) */
+  const int64_t* positions; /* (rows); NULL where the inputs (--inputs) hold a table and no positions */
   const float* cos;         /* (rows, head_dim/2) the table in FP32, for who takes one instead of positions */
   const float* sin;
   const uint16_t* in;     /* (rows, heads, head_dim) */
@@ -51,7 +51,7 @@ struct plumb_probe_resid_norm {
   uint16_t* out;            /* (rows, cols) */
   void* stream_out;         /* (rows, cols) */
   const uint16_t* d_out;    /* (rows, cols) */
-  const uint16_t* d_stream; /* (rows, cols) the gradient of stream_out */
+  const uint16_t* d_stream; /* (rows, cols) the gradient of stream_out; NULL where the inputs hold none */
   uint16_t* d_sum;          /* (rows, cols) the gradient of s, that is of h and of r */
   uint16_t* d_weight;       /* (cols) */
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
 #include "kernels/core/error.h"
 #include "kernels/core/nearest.h"
@@ -55,10 +56,15 @@ class Outputs {
     if (!wants(name)) return {};
     return (made_[name] = RegionTensor(rows, cols, dtype(name))).mat();
   }
-  /// A finished FP32 tensor, rounded to what is wanted.
-  void put(const std::string& name, const RegionTensor& values) {
+  /// A finished tensor, in FP32 or in the dtype that is wanted.
+  void put(const std::string& name, RegionTensor values) {
     if (!wants(name)) return;
-    RegionTensor& t = made_[name] = RegionTensor(values.rows(), values.cols(), dtype(name));
+    RegionTensor& t = made_[name];
+    if (values.dtype() == dtype(name)) {
+      t = std::move(values);
+      return;
+    }
+    t = RegionTensor(values.rows(), values.cols(), dtype(name));
     for (std::int64_t i = 0; i < t.elements(); ++i) t.set(i, values.at(i));
   }
   RegionTensors take() {
@@ -105,7 +111,7 @@ void run_norm(Context& ctx, const RegionInputs& in, const RegionNumerics& n, Out
                    .out = out.mat(),
                    .rstd = floats(rstd)},
                   n.sites, n.row_sum);
-  outputs.put("out.0", out);
+  outputs.put("out.0", std::move(out));
   const RegionTensor* d_out = find(in, "up.0");
   if (d_out == nullptr || !(outputs.wants("grad.h") || outputs.wants("grad.r") || outputs.wants("grad.w"))) return;
   const RegionTensor* d_stream = find(in, "up.1");
@@ -145,7 +151,7 @@ void run_rope(Context& ctx, const RegionInputs& in, const RegionNumerics& n, con
                 .out = out.mat(),
                 .rstd = normed ? floats(rstd) : nullptr},
                n.sites, n.row_sum);
-  outputs.put("out." + index, out);
+  outputs.put("out." + index, std::move(out));
   const RegionTensor* d_out = find(in, "up." + index);
   if (d_out == nullptr || !(outputs.wants("grad." + which) || outputs.wants("grad.w" + which))) return;
   RegionTensor d_in(x.rows(), x.cols(), DType::f32), d_weight(1, in.head_dim, DType::f32);
