@@ -114,9 +114,7 @@ void expect_no_execution_setting_changes_a_bit(const ModelConfig& c, std::span<c
                                    {.threads = 2, .split = std::vector<std::size_t>(lengths.size(), 1)},
                                    {.split = {2, lengths.size() - 2}},
                                    {.execution = {.recompute = true}, .split = {lengths.size() - 1, 1}}};
-  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
-    if (machine_has(isa)) settings.push_back({.isa = isa});
-  }
+  for (Isa isa : machine_isas()) settings.push_back({.isa = isa});
   const Buffer master = lively_parameters(c, 3);
   const std::vector<Ids> sequences = random_sequences(c, lengths, 7);
   for (const Numerics& numerics : all_numerics()) {

@@ -11,10 +11,10 @@
 
 namespace plumb {
 
-enum class IsaChoice { automatic, avx2, avx512, avx512bf16 };
+enum class IsaChoice { automatic, avx2, avx512, avx512bf16, avx512mixed };
 constexpr auto enum_names(IsaChoice) {
   return std::array{std::pair{IsaChoice::automatic, "auto"}, std::pair{IsaChoice::avx2, "avx2"}, std::pair{IsaChoice::avx512, "avx512"},
-                    std::pair{IsaChoice::avx512bf16, "avx512bf16"}};
+                    std::pair{IsaChoice::avx512bf16, "avx512bf16"}, std::pair{IsaChoice::avx512mixed, "avx512mixed"}};
 }
 
 /// How fast: no key here may change a bit of any result.
@@ -31,7 +31,8 @@ struct ExecutionConfig {
 template <class V>
 void visit(V& v, ExecutionConfig& c) {
   v.field("threads", c.threads, "compute threads; 0: one per core");
-  v.field("isa", c.isa, "instruction set of the kernels; auto: the fastest this machine has");
+  v.field("isa", c.isa,
+          "instruction set of the kernels; auto: the fastest this machine has. avx512mixed: vdpbf16ps for few rows, FMA for many");
   v.field("merged_matmuls", c.merged_matmuls, "one matmul for q, k, v and one for gate, up in the forward");
   v.field("recompute", c.recompute,
           "keep only block inputs and run each block's forward again in the backward: less memory, about a third more work");

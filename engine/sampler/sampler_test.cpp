@@ -108,8 +108,7 @@ class Parity : public testing::TestWithParam<std::tuple<Family, std::string_view
 TEST_P(Parity, SamplerEqualsTrainer) {
   const auto [family, numerics] = GetParam();
   const ModelConfig c = small_config(family, family != Family::llama);
-  for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
-    if (!machine_has(isa)) continue;
+  for (const Isa isa : machine_isas()) {
     Context ctx(2, isa);
     auto trainer = make_trainer(ctx, c, sampled_numerics(numerics));
     for (const float temperature : {1.0f, 0.7f}) {

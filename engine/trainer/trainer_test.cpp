@@ -61,8 +61,7 @@ TEST_P(TrainerLaw, NoExecutionSettingChangesABit) {
   for (const Family family : kFamilies) {
     const ModelConfig c = small_config(family, family != Family::llama);
     const std::string want = run_two_steps(c, numerics, kExecutions[0], Isa::avx2);
-    for (const Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
-      if (!machine_has(isa)) continue;
+    for (const Isa isa : machine_isas()) {
       for (const NamedExecution& s : kExecutions)
         EXPECT_TRUE(run_two_steps(c, numerics, s, isa) == want) << name_of(family) << ", " << s.what << ", " << name_of(isa);
     }

@@ -8,6 +8,7 @@
 
 #include "kernels/core/dtype.h"
 #include "kernels/core/error.h"
+#include "kernels/core/multiply_add.h"
 
 namespace plumb {
 namespace {
@@ -20,7 +21,8 @@ bool cpu_has(Isa isa) {
   switch (isa) {
     case Isa::avx2: return avx2;
     case Isa::avx512: return avx512;
-    case Isa::avx512bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
+    case Isa::avx512bf16:
+    case Isa::avx512mixed: return avx512 && __builtin_cpu_supports("avx512bf16");
   }
   return false;
 }
@@ -69,19 +71,28 @@ const char* name_of(Isa isa) {
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
     case Isa::avx512bf16: return "avx512bf16";
+    case Isa::avx512mixed: return "avx512mixed";
   }
   return "?";
 }
 
 bool machine_has(Isa isa) {
   if (!cpu_has(isa)) return false;
-  if (isa != Isa::avx512bf16) return true;
+  if (isa != Isa::avx512bf16 && isa != Isa::avx512mixed) return true;
   static const bool exact = dpbf16_is_two_fmas();
   return exact;
 }
 
+std::vector<Isa> machine_isas() {
+  std::vector<Isa> isas;
+  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::avx512mixed})
+    if (machine_has(isa)) isas.push_back(isa);
+  return isas;
+}
+
 Isa best_isa() {
-  for (Isa isa : {Isa::avx512bf16, Isa::avx512, Isa::avx2})
+  if (machine_has(Isa::avx512bf16)) return fma_beats_dpbf16() ? Isa::avx512mixed : Isa::avx512bf16;
+  for (Isa isa : {Isa::avx512, Isa::avx2})
     if (machine_has(isa)) return isa;
   throw Error("this processor has no AVX2 with FMA, which Plumb needs");
 }

@@ -11,11 +11,15 @@
 namespace plumb {
 
 /// Instruction sets with kernels of their own. Results are equal bit for bit on all of them.
-enum class Isa : std::uint8_t { avx2, avx512, avx512bf16 };
+/// avx512mixed: products of many rows by AVX-512 FMA, those of few rows by vdpbf16ps, which reads weights with less work: for machines
+/// whose vdpbf16ps does fewer multiply-adds a second than their FMA.
+enum class Isa : std::uint8_t { avx2, avx512, avx512bf16, avx512mixed };
 const char* name_of(Isa isa);
-/// True when this machine can run `isa`. avx512bf16 also needs a self check of vdpbf16ps against two FMAs to pass.
+/// True when this machine can run `isa`. avx512bf16 and avx512mixed also need a self check of vdpbf16ps against two FMAs to pass.
 bool machine_has(Isa isa);
-/// The fastest instruction set of this machine. Throws Error when even AVX2 + FMA is missing.
+/// All that this machine can run.
+std::vector<Isa> machine_isas();
+/// The fastest instruction set of this machine, by a short timing where that must decide. Throws Error when even AVX2 + FMA is missing.
 Isa best_isa();
 
 /// 64-byte aligned memory that is kept between calls and grows only when asked for more than ever before.

@@ -150,7 +150,7 @@ TEST(Rng, MomentsAreRight) {
 }
 
 TEST(Context, RefusesAnIsaTheMachineLacks) {
-  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
+  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16, Isa::avx512mixed}) {
     if (machine_has(isa)) {
       EXPECT_EQ(Context(1, isa).isa(), isa);
     } else {

@@ -223,8 +223,7 @@ TEST(Logprob, NoExecutionSettingChangesABit) {
     Context one(1);
     const Forward want = forward(one, p, 0.7f, preset.sites, 0);
     const Backward want_back = backward(one, p, 0.7f, preset.sites, 0);
-    for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
-      if (!machine_has(isa)) continue;
+    for (Isa isa : machine_isas()) {
       for (int threads : {1, 3}) {
         Context ctx(threads, isa);
         std::vector<std::uint64_t> panels(packed_bytes(p.vocab, p.depth, p.dtype) / 8 + 16);

@@ -74,8 +74,7 @@ void add(const std::string& name, auto&& f) {
 const int registered = [] {
   const Shape shapes[] = {{512, 896, 896}, {512, 4864, 896}, {512, 896, 4864}, {2048, 256, 256},
                           {512, 512, 64},  {512, 64, 512},   {2048, 64, 64}};
-  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
-    if (!machine_has(isa)) continue;
+  for (Isa isa : machine_isas()) {
     for (int threads : {1, 2}) {
       const std::string tail = std::string("/") + name_of(isa) + "/threads:" + std::to_string(threads);
       for (const Shape& s : shapes) {

@@ -16,6 +16,7 @@ constexpr std::int64_t kDepthBlock = 1024;              // k at a time; a depth 
 constexpr std::int64_t kBlocksBytes = 448 << 10;        // packed A at a time: about half of L2
 constexpr std::int64_t kBlocksBytesUnpacked = 1 << 20;  // when B is packed here: packing it again costs more than L2 misses
 constexpr std::int64_t kPanelColsAtOnce = 128;          // columns of B packed at a time
+constexpr std::int64_t kFewRows = 4;                    // up to here reading the weight is the work, and less of it faster
 constexpr std::int64_t kSmallProduct = 100'000;         // multiply-adds below which a second thread does not pay
 
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
@@ -84,7 +85,7 @@ struct Plan {
 
 Plan make_plan(Isa isa, const Matmul& m) {
   const DType panel = m.packed ? m.packed.dtype : m.b.mat.dtype;
-  const Kernels& kernels = kernels_for(isa, m.a.mat.dtype, panel);
+  const Kernels& kernels = kernels_for(isa, m.a.mat.dtype, panel, m.c.rows);
   return {.m = m,
           .kernels = kernels,
           .panel = panel,
@@ -278,8 +279,9 @@ bool split_columns(const Plan& plan, int threads) {
 
 }  // namespace
 
-const Kernels& kernels_for(Isa isa, DType a, DType panel) {
-  if (isa == Isa::avx512bf16 && a == DType::bf16 && panel == DType::bf16) return kernels_avx512bf16();
+const Kernels& kernels_for(Isa isa, DType a, DType panel, std::int64_t rows) {
+  const bool dpbf16 = isa == Isa::avx512bf16 || (isa == Isa::avx512mixed && rows <= kFewRows);
+  if (dpbf16 && a == DType::bf16 && panel == DType::bf16) return kernels_avx512bf16();
   return isa == Isa::avx2 ? kernels_avx2(panel) : kernels_avx512(panel);
 }
 

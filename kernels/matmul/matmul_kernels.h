@@ -124,8 +124,8 @@ struct ReadAhead {
   const char* next;
 };
 
-/// The kernels of an instruction set for an A of dtype `a` and panels of dtype `panel`.
-const Kernels& kernels_for(Isa, DType a, DType panel);
+/// The kernels of an instruction set for `rows` rows of an A of dtype `a` and panels of dtype `panel`.
+const Kernels& kernels_for(Isa, DType a, DType panel, std::int64_t rows);
 /// The whole product, split over the context's threads.
 void matmul_cpu(Context&, const Matmul&);
 /// The whole product on the calling thread, with the scratch of `thread`.

@@ -30,7 +30,7 @@ Plan make_plan(Isa isa, const Matmul& m, MatmulOrder order) {
   const DType panel = m.packed ? m.packed.dtype : m.b.mat.dtype;
   return {.m = m,
           .order = order,
-          .kernels = kernels_for(isa, m.a.mat.dtype, panel),
+          .kernels = kernels_for(isa, m.a.mat.dtype, panel, m.c.rows),
           .panel = panel,
           .depth = m.a.depth(),
           .exchanged = order == MatmulOrder::natural};

@@ -78,9 +78,8 @@ void reference(const Matmul& m, MatmulOrder order) {
 std::deque<Context>& contexts() {
   static std::deque<Context> all;
   if (all.empty())
-    for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16})
-      for (int threads : {1, 3})
-        if (machine_has(isa)) all.emplace_back(threads, isa);
+    for (Isa isa : machine_isas())
+      for (int threads : {1, 3}) all.emplace_back(threads, isa);
   return all;
 }
 

@@ -83,13 +83,6 @@ class Random {
   return ::testing::AssertionSuccess();
 }
 
-std::vector<Isa> isas() {
-  std::vector<Isa> found;
-  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16})
-    if (machine_has(isa)) found.push_back(isa);
-  return found;
-}
-
 /// 64-byte aligned panels of a weight.
 struct Panels {
   Scratch memory;
@@ -105,7 +98,7 @@ struct Panels {
 std::deque<Context>& contexts() {
   static std::deque<Context> all;
   if (all.empty())
-    for (Isa isa : isas())
+    for (Isa isa : machine_isas())
       for (int threads = 1; threads <= 3; ++threads) all.emplace_back(threads, isa);
   return all;
 }

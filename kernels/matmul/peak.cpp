@@ -6,64 +6,13 @@
 #include <chrono>
 #include <cstdint>
 
-// g++ 12 warns inside its own avx512fintrin.h.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
+#include "kernels/core/multiply_add.h"
 
 namespace plumb {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Independent chains, enough to cover the latency of the instruction. Each returns the operations of one step.
-constexpr int kChains = 12;
-constexpr int kWideChains = 24;
-
-double run_avx2(std::int64_t steps) {
-  __m256 x[kChains];
-  const __m256 zero = _mm256_setzero_ps();
-#pragma GCC unroll 12
-  for (auto& v : x) v = zero;
-  for (std::int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 12
-    for (auto& v : x) asm volatile("vfmadd231ps %1,%1,%0" : "+x"(v) : "x"(zero));
-  }
-  return kChains * 8 * 2;
-}
-
-__attribute__((target("avx512f"))) double run_avx512(std::int64_t steps) {
-  __m512 x[kWideChains];
-  const __m512 zero = _mm512_setzero_ps();
-#pragma GCC unroll 24
-  for (auto& v : x) v = zero;
-  for (std::int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& v : x) asm volatile("vfmadd231ps %1,%1,%0" : "+v"(v) : "v"(zero));
-  }
-  return kWideChains * 16 * 2;
-}
-
-__attribute__((target("avx512f"))) double run_avx512bf16(std::int64_t steps) {
-  __m512 x[kWideChains];
-  const __m512 zero = _mm512_setzero_ps();
-#pragma GCC unroll 24
-  for (auto& v : x) v = zero;
-  for (std::int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 24
-    for (auto& v : x) asm volatile("vdpbf16ps %1,%1,%0" : "+v"(v) : "v"(zero));
-  }
-  return kWideChains * 16 * 4;
-}
-
-double run_chains(Isa isa, std::int64_t steps) {
-  switch (isa) {
-    case Isa::avx2: return run_avx2(steps);
-    case Isa::avx512: return run_avx512(steps);
-    case Isa::avx512bf16: return run_avx512bf16(steps);
-  }
-  return 0;
-}
 
 void read_all(const char* p, std::size_t bytes) {
   constexpr std::size_t kStep = 128;
@@ -81,13 +30,13 @@ void read_all(const char* p, std::size_t bytes) {
 double measure_peak_flops(Context& ctx, double seconds) {
   constexpr double kStepsPerSecond = 2.5e8;  // of any of the loops, roughly: 12 cycles a step
   const auto steps = std::int64_t(seconds * kStepsPerSecond) + 1;
-  double per_step = 0;
+  double operations = 0;
   const auto start = Clock::now();
   ctx.pool().run([&](int t) {
-    const double ops = run_chains(ctx.isa(), steps);
-    if (t == 0) per_step = ops;
+    const double mine = run_multiply_adds(ctx.isa(), steps);
+    if (t == 0) operations = mine;
   });
-  return per_step * double(steps) * ctx.threads() / seconds_since(start);
+  return operations * ctx.threads() / seconds_since(start);
 }
 
 double best_peak_flops(Context& ctx) {

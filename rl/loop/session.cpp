@@ -29,6 +29,7 @@ std::optional<Isa> isa_of(IsaChoice choice) {
     case IsaChoice::avx2: return Isa::avx2;
     case IsaChoice::avx512: return Isa::avx512;
     case IsaChoice::avx512bf16: return Isa::avx512bf16;
+    case IsaChoice::avx512mixed: return Isa::avx512mixed;
   }
   return std::nullopt;
 }

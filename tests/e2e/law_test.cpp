@@ -39,9 +39,7 @@ TEST_P(SlowLaw, NoExecutionSettingChangesAByte) {
       {"execution.sampler_sequences=7", "execution.recompute=true", "execution.merged_matmuls=false", "execution.threads=3",
        "execution.micro_batch_tokens=33"},
   };
-  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16}) {
-    if (machine_has(isa)) matrix.push_back({std::string("execution.isa=") + name_of(isa)});
-  }
+  for (Isa isa : machine_isas()) matrix.push_back({std::string("execution.isa=") + name_of(isa)});
   for (std::size_t i = 0; i < matrix.size(); ++i) {
     const auto got = final_checkpoint(tmp, "run" + std::to_string(i), matrix[i], GetParam());
     ASSERT_EQ(got.size(), baseline.size());

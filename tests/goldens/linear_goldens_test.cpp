@@ -39,8 +39,7 @@ TEST(LinearGoldens, OneDnnBlocksAreEveryBitOfPyTorch) {
   const char* shared = std::getenv("PLUMB_SHARED");
   if (shared == nullptr) GTEST_SKIP() << "PLUMB_SHARED is not set: no golden values of PyTorch's linear";
   std::deque<Context> contexts;
-  for (Isa isa : {Isa::avx2, Isa::avx512, Isa::avx512bf16})
-    if (machine_has(isa)) contexts.emplace_back(2, isa);
+  for (Isa isa : machine_isas()) contexts.emplace_back(2, isa);
   std::size_t of_the_chain = 0;
   for (Context& ctx : contexts) {
     for (int k : {64, 301, 512, 576, 896, 1024, 1536, 2048, 4864}) {
