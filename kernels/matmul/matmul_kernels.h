@@ -47,6 +47,16 @@ struct Tile {
 };
 using TileFn = void (*)(const Tile&);
 
+/// Fetches the lines of one pair far enough ahead in the stream of panels: hardware follows a stream only to the end of a page of 4 KiB,
+/// and out-of-order execution sees no further than a few pairs where rows are many.
+template <std::int64_t Bytes>
+inline __attribute__((always_inline)) void prefetch_stream(const char* pair) {
+  constexpr std::int64_t kAhead = 4096;
+  constexpr std::int64_t kLine = 64;
+#pragma GCC unroll 4
+  for (std::int64_t i = 0; i < Bytes; i += kLine) __builtin_prefetch(pair + kAhead + i);
+}
+
 /// The microkernels of one instruction set for one panel type, by tile shape.
 struct Kernels {
   int rows = 0;                              // of the tallest tile
@@ -55,7 +65,7 @@ struct Kernels {
   bool rounds = false;                       // Tile::rounded is understood
   int stream_groups[kMaxTileRows + 1] = {};  // groups at a time when all of A is one block of that many rows
   TileFn tile[kMaxTileRows + 1][3] = {};     // [rows][groups], prefetching
-  TileFn stream[kMaxTileRows + 1][3] = {};   // the same without: one linear stream is left to the hardware
+  TileFn stream[kMaxTileRows + 1][3] = {};   // the same for one linear stream of panels
 };
 const Kernels& kernels_avx2(DType panel);
 const Kernels& kernels_avx512(DType panel);

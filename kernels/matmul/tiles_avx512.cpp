@@ -55,6 +55,8 @@ PLUMB_TARGET __attribute__((noinline)) void tile(const Tile& t) {
     if (Prefetch) {
       _mm_prefetch(prefetch, _MM_HINT_T1);
       prefetch += prefetch_step;
+    } else {
+      prefetch_stream<pair_bytes(Panel::dtype)>(b);
     }
     __m512 w[Groups];
 #pragma GCC unroll 16

@@ -40,6 +40,8 @@ PLUMB_TARGET __attribute__((noinline)) void tile(const Tile& t) {
     if (Prefetch) {
       _mm_prefetch(prefetch, _MM_HINT_T1);
       prefetch += prefetch_step;
+    } else {
+      prefetch_stream<pair_bytes(DType::bf16)>(b);
     }
     __m512bh w[Groups];
 #pragma GCC unroll 16

@@ -26,8 +26,7 @@ namespace {
 
 class Bench {
  public:
-  explicit Bench(const BenchArguments& a)
-      : arguments_(a), ctx_(make_context(ExecutionConfig{.threads = a.threads})), numerics_(preset(a.numerics)) {
+  explicit Bench(const BenchArguments& a) : arguments_(a), ctx_(make_context(a)), numerics_(preset(a.numerics)) {
     fmt::print("{} with {} thread{}, {}; percent of the limit: min / median / max of {}\n", name_of(ctx_->isa()), ctx_->threads(),
                ctx_->threads() == 1 ? "" : "s", a.numerics, a.repeats);
   }
@@ -330,6 +329,9 @@ Command add_bench_command(CLI::App& app) {
       ->required()
       ->check(CLI::IsMember({"machine", "matmul", "decode", "train", "grpo", "model", "presets", "toggles"}));
   add_threads_option(*sub, a->threads);
+  std::vector<std::string> isas;
+  for (const auto& [_, name] : enum_names(IsaChoice{})) isas.emplace_back(name);
+  sub->add_option("--isa", a->isa, "instruction set, as execution.isa; default auto")->check(CLI::IsMember(isas))->type_name("ISA");
   add_number(*sub, "--repeats", a->repeats, {1, 1000}, "samples of each line; default 7")->type_name("N");
   sub->add_option("--numerics", a->numerics,
                   "rounding preset of train, grpo and model, and to which presets and toggles compare; default fused")

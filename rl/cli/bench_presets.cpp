@@ -119,7 +119,7 @@ class PresetBench {
       : repeats_(a.repeats),
         reference_(preset(a.numerics)),
         contestants_(std::move(contestants)),
-        ctx_(make_context(ExecutionConfig{.threads = a.threads})),
+        ctx_(make_context(a)),
         training_(*ctx_, config, a.sequences, a.tokens),
         decoding_(*ctx_, config) {}
 

@@ -5,8 +5,16 @@
 
 #include "kernels/core/rng.h"
 #include "kernels/matmul/peak.h"
+#include "rl/loop/session.h"
 
 namespace plumb {
+
+std::unique_ptr<Context> make_context(const BenchArguments& a) {
+  ExecutionConfig execution{.threads = a.threads};
+  for (const auto& [isa, name] : enum_names(IsaChoice{}))
+    if (name == a.isa) execution.isa = isa;
+  return make_context(execution);
+}
 
 double seconds_at_limit(Context& ctx, const Work& work, double calibration) {
   const double compute = work.flops / measure_peak_flops(ctx, calibration);

@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace plumb {
 struct BenchArguments {
   std::string what;
   int threads = 0;
+  std::string isa = "auto";
   int repeats = 7;
   std::string numerics = "fused";
   std::string json;
@@ -23,6 +25,9 @@ struct BenchArguments {
   int sequences = 0;                 // 0: as many as make 256 tokens
   int tokens = 0;                    // of a sequence; 0: 256, or what the model takes
 };
+
+/// Threads and instruction set as asked for; throws UsageError when this machine lacks them.
+std::unique_ptr<Context> make_context(const BenchArguments&);
 
 /// What a piece of work needs at least: multiply-adds (times two), and memory to be read once.
 struct Work {
