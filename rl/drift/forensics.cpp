@@ -197,6 +197,111 @@ std::string sentence_of(const Forensics& f) {
   return fmt::format("no preset as it is, but {}: {} {}{}", name, count_of(best), kEqual, next);
 }
 
+/// One record against all presets, step by step.
+class Investigation {
+ public:
+  using Progress = std::function<void(std::int64_t, std::int64_t)>;
+  Investigation(Evaluator& all, std::span<const float> recorded, std::span<const float> tolerance, const ForensicsOptions& options,
+                const Progress& progress)
+      : all_(all),
+        few_(all.model(), first_of(all.sequences(), std::min(options.first_tokens, all.tokens())), all.temperature(), stop()),
+        whole_(all.tokens() <= options.first_tokens),
+        first_{whole_ ? all : few_, recorded, tolerance},
+        full_{all, recorded, tolerance},
+        options_(options),
+        progress_(progress) {}
+
+  Forensics run() {
+    rank_presets();
+    if (options_.refine && candidates_.front().equal_share() < kReproduced) change_leaders();
+    if (!whole_) judge_leaders_on_all();
+    out_.ranking = std::move(candidates_);
+    decide();
+    if (out_.verdict != Verdict::none && options_.facts) out_.facts = evidence_of(full_, out_.ranking.front(), stop(), counted());
+    out_.sentence = sentence_of(out_);
+    return std::move(out_);
+  }
+
+ private:
+  void rank_presets() {
+    for (const Preset& p : presets()) {
+      const std::string why = unsupported(p.numerics);
+      if (!why.empty()) out_.not_tried.push_back(fmt::format("{}: {}", p.name, why));
+    }
+    const std::vector<std::string_view> usable = usable_presets();
+    expected_ = std::int64_t(usable.size());
+    for (std::string_view name : usable) {
+      candidates_.push_back(judge(first_, {.name = std::string(name), .preset = std::string(name), .numerics = preset(name)}));
+      count();
+    }
+    sort_distinct();
+  }
+  /// Of a leader that fits already only itself is changed, else of several.
+  void change_leaders() {
+    Evaluator small(all_.model(), first_of(all_.sequences(), std::min(kRefineTokens, all_.tokens())), all_.temperature(), stop());
+    const Evidence evidence{small, full_.recorded, full_.tolerance};
+    std::vector<Candidate> changed;
+    const std::size_t starts = fits(candidates_.front()) ? 1 : std::min<std::size_t>(kStarts, candidates_.size());
+    for (std::size_t i = 0; i < starts; ++i) {
+      const Candidate start = judge(evidence, candidates_[i]);
+      expected_ = done_ + std::int64_t(single_changes(start.numerics, all_.model().config()).size());
+      Candidate c = refined(evidence, start, counted());
+      if (c.name != start.name) changed.push_back(judge(first_, std::move(c)));
+    }
+    candidates_.insert(candidates_.end(), changed.begin(), changed.end());
+    sort_distinct();
+  }
+  void judge_leaders_on_all() {
+    const std::size_t leaders = std::min<std::size_t>(3, candidates_.size());
+    for (std::size_t i = 0; i < leaders; ++i) {
+      candidates_[i] = judge(full_, std::move(candidates_[i]));
+      count();
+    }
+    std::sort(candidates_.begin(), candidates_.begin() + std::ptrdiff_t(leaders), better);
+  }
+  void decide() {
+    const Candidate& best = out_.ranking.front();
+    const Candidate* const rival = next_of(out_);
+    if (rival != nullptr) out_.margin = best.log_likelihood * double(rival->tokens) / double(best.tokens) - rival->log_likelihood;
+    out_.chance_share = chance_of(best, full_.tolerance.first(std::size_t(best.tokens)));
+    if (!fits(best) || (rival != nullptr && out_.margin <= kClearMargin)) return;
+    out_.verdict = best.equal_share() >= kReproduced ? Verdict::reproduced : Verdict::named;
+    const Candidate* const plain = as_it_is(out_);
+    out_.named = plain != nullptr && fits(*plain) ? plain->name : best.name;
+  }
+
+  void sort_distinct() {
+    candidates_ = distinct(first_.evaluator, std::move(candidates_));
+    std::sort(candidates_.begin(), candidates_.end(), better);
+  }
+  void count() {
+    expected_ = std::max(expected_, ++done_);
+    if (progress_) progress_(done_, expected_);
+  }
+  std::function<void()> counted() {
+    return [this] { count(); };
+  }
+  /// For evaluators of parts, which are to stop when the whole is asked to.
+  std::function<bool()> stop() {
+    return [this] {
+      all_.stop_if_asked();
+      return true;
+    };
+  }
+
+  Evaluator& all_;
+  Evaluator few_;  // the first tokens
+  bool whole_;     // which are all
+  Evidence first_;
+  Evidence full_;
+  const ForensicsOptions& options_;
+  const Progress& progress_;
+  std::vector<Candidate> candidates_;
+  std::int64_t done_ = 0;
+  std::int64_t expected_ = 0;
+  Forensics out_;
+};
+
 }  // namespace
 
 std::vector<float> recording_tolerance(std::span<const float> recorded, double quantum, std::int64_t vocab_size) {
@@ -208,76 +313,7 @@ std::vector<float> recording_tolerance(std::span<const float> recorded, double q
 
 Forensics explain_recorded(Evaluator& all, std::span<const float> recorded, std::span<const float> tolerance,
                            const ForensicsOptions& options, const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  Forensics out;
-  std::vector<const Preset*> usable;
-  for (const Preset& p : presets()) {
-    const std::string why = unsupported(p.numerics);
-    if (why.empty()) {
-      usable.push_back(&p);
-    } else {
-      out.not_tried.push_back(fmt::format("{}: {}", p.name, why));
-    }
-  }
-  std::int64_t done = 0;
-  std::int64_t expected = std::int64_t(usable.size());
-  const auto counted = [&] {
-    expected = std::max(expected, ++done);
-    if (progress) progress(done, expected);
-  };
-  const auto stop = [&] {
-    all.stop_if_asked();
-    return true;
-  };
-
-  const bool whole = all.tokens() <= options.first_tokens;
-  Evaluator part(all.model(), whole ? std::vector<TrainSequence>(all.sequences()) : first_of(all.sequences(), options.first_tokens),
-                 all.temperature(), stop);
-  Evaluator& first = whole ? all : part;
-  const Evidence quick{first, recorded, tolerance};
-  std::vector<Candidate> candidates;
-  for (const Preset* p : usable) {
-    candidates.push_back(judge(quick, {.name = std::string(p->name), .preset = std::string(p->name), .numerics = p->numerics}));
-    counted();
-  }
-  candidates = distinct(first, std::move(candidates));
-  std::sort(candidates.begin(), candidates.end(), better);
-
-  if (options.refine && candidates.front().equal_share() < kReproduced) {
-    Evaluator small(all.model(), first_of(all.sequences(), std::min(kRefineTokens, all.tokens())), all.temperature(), stop);
-    const Evidence evidence{small, recorded, tolerance};
-    std::vector<Candidate> changed;
-    const std::size_t starts = fits(candidates.front()) ? 1 : std::min<std::size_t>(kStarts, candidates.size());
-    for (std::size_t i = 0; i < starts; ++i) {
-      const Candidate start = judge(evidence, candidates[i]);
-      expected = done + std::int64_t(single_changes(start.numerics, all.model().config()).size());
-      Candidate c = refined(evidence, start, counted);
-      if (c.name != start.name) changed.push_back(judge(quick, std::move(c)));
-    }
-    candidates.insert(candidates.end(), changed.begin(), changed.end());
-    candidates = distinct(first, std::move(candidates));
-    std::sort(candidates.begin(), candidates.end(), better);
-  }
-
-  std::size_t leaders = std::min<std::size_t>(3, candidates.size());
-  const Evidence full{all, recorded, tolerance};
-  for (std::size_t i = 0; i < leaders && !whole; ++i) {
-    candidates[i] = judge(full, std::move(candidates[i]));
-    counted();
-  }
-  std::sort(candidates.begin(), candidates.begin() + std::ptrdiff_t(leaders), better);
-  out.ranking = std::move(candidates);
-  const Candidate& best = out.ranking.front();
-  const Candidate* const rival = next_of(out);
-  if (rival != nullptr) out.margin = best.log_likelihood * double(rival->tokens) / double(best.tokens) - rival->log_likelihood;
-  out.chance_share = chance_of(best, tolerance.first(std::size_t(best.tokens)));
-  if (fits(best) && (rival == nullptr || out.margin > kClearMargin)) {
-    out.verdict = best.equal_share() >= kReproduced ? Verdict::reproduced : Verdict::named;
-    const Candidate* const plain = as_it_is(out);
-    out.named = plain != nullptr && fits(*plain) ? plain->name : best.name;
-  }
-  if (out.verdict != Verdict::none && options.facts) out.facts = evidence_of(full, best, stop, counted);
-  out.sentence = sentence_of(out);
-  return out;
+  return Investigation(all, recorded, tolerance, options, progress).run();
 }
 
 }  // namespace plumb
