@@ -25,7 +25,7 @@ int show(const ConfigArguments& a) {
     return 0;
   }
   const RunConfig config = read_run_config(a.config, a.sets);
-  const std::string derived = describe(estimate_run(config));  // what cannot run is told instead of printed
+  const std::string derived = describe(estimate_run(RunInputs(config)));  // what cannot run is told instead of printed
   if (a.json) {
     fmt::print("{}\n", config_json(config).dump(2));
     return 0;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "rl/run_config.h"
+#include "rl/loop/run_inputs.h"
 
 namespace plumb {
 
@@ -22,8 +22,8 @@ struct RunEstimate {
   std::size_t total_bytes() const { return trainer_bytes + saving_bytes + sampler_bytes + reference_bytes + weights_bytes; }
 };
 
-/// Throws UsageError when the configuration cannot run (window, micro batch, tokenizer, unknown task ...).
-RunEstimate estimate_run(const RunConfig&);
+/// Throws UsageError when the run does not fit its settings of Execution (micro batch, sampler).
+RunEstimate estimate_run(const RunInputs&);
 /// A few lines for people.
 std::string describe(const RunEstimate&);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <utility>
 
 #include "engine/checkpoint/history.h"
 #include "engine/config/config.h"
@@ -63,21 +64,22 @@ int train(const TrainArguments& a) {
   RunConfig config = config_of(a);
   if (!a.out.empty()) config.run.out = a.out;
   if (config.run.out.empty()) config.run.out = "runs/" + fs::path(a.config).stem().string();
-  const RunEstimate estimate = estimate_run(config);
+  auto inputs = std::make_unique<RunInputs>(std::move(config));
+  const RunEstimate estimate = estimate_run(*inputs);
   if (a.dry_run) {
     fmt::print("{}", describe(estimate));
     return 0;
   }
   check_memory(estimate);
-  const RunFolder folder(config.run.out, a.resume.empty() ? RunFolder::Mode::create : RunFolder::Mode::resume);
+  const RunFolder folder(inputs->config.run.out, a.resume.empty() ? RunFolder::Mode::create : RunFolder::Mode::resume);
   if (!a.resume.empty()) require_checkpoints(folder.path(), load_config<RunConfig>(folder.config_file()).checkpoint);
-  folder.write_config(print_config(config));
+  folder.write_config(print_config(inputs->config));
   if (!a.quiet) fmt::print("{}", describe(estimate));
   if (!a.quiet) fmt::print("run folder {}\n", folder.path().string());
   std::fflush(stdout);
   install_interrupt_handlers();
   const TrainOptions options{.folder = folder.path(), .resume = !a.resume.empty(), .fresh_optimizer = a.fresh_optimizer, .quiet = a.quiet};
-  const int code = run_training(config, options);
+  const int code = run_training(std::move(inputs), options);
   if (!a.quiet) {
     fmt::print("peak memory {} (estimate {})\n", format_bytes(double(peak_resident_bytes())), format_bytes(double(estimate.total_bytes())));
   }

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "engine/metrics/interrupt.h"
 #include "rl/algorithm/pass_at_k.h"
+#include "rl/loop/run_parts.h"
 #include "rl/rollout/problem_stream.h"
 #include "rl/rollout/rollout.h"
 
@@ -84,7 +83,7 @@ Evaluation evaluation_of(const RunConfig& config, const Task& task, const ModelS
 }
 
 EvalReport evaluate(Context& ctx, Sampler& sampler, const Weights& weights, const Evaluation& e) {
-  EvalReport report{.problems = std::int64_t(e.problems.size()), .k = std::max(e.config.k, 1)};
+  EvalReport report{.problems = std::int64_t(e.problems.size()), .k = e.config.k};
   const RolloutBatch greedy = answer(ctx, sampler, weights, e, 1, 0);
   report.interrupted = greedy.interrupted;
   if (report.interrupted) return report;
@@ -112,8 +111,7 @@ EvalReport run_evaluation(const RunConfig& config, const std::filesystem::path& 
   const Evaluation evaluation =
       evaluation_of(config, *task, setup, stream.held_out(config.eval.problems, interrupt_requested), interrupt_requested);
   if (interrupt_requested()) return {.interrupted = true};
-  const std::int64_t sequences = std::int64_t(config.eval.problems) * std::max(config.eval.k, 1);
-  const auto sampler = make_sampler(config, setup, numerics, task_lengths(config, setup, *task), sequences);
+  const auto sampler = make_sampler(config, setup, numerics, task_lengths(config, setup, *task), held_out_answers(config.eval));
   return evaluate(*ctx, *sampler, weights, evaluation);
 }
 

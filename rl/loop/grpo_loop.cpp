@@ -37,7 +37,7 @@ class GrpoLoop {
     const double seconds = whole.lap();
     metrics_.set("time/total", seconds);
     run_.log_speed(metrics_, seconds, double(batch_.response_tokens()), flops_);
-    run_.output.samples(number, batch_, run_.setup.tokenizer);
+    run_.output.samples(number, batch_, run_.inputs->setup.tokenizer);
     advance(number);
     return true;
   }
@@ -46,8 +46,8 @@ class GrpoLoop {
  private:
   bool sample(std::int64_t number) {
     const RolloutConfig& rollout = run_.config.rollout;
-    if (run_.recorded) {
-      batch_ = run_.recorded->batch(std::uint64_t(number - 1) * std::uint64_t(rollout.prompts), rollout.prompts);
+    if (run_.inputs->recorded) {
+      batch_ = run_.inputs->recorded->batch(std::uint64_t(number - 1) * std::uint64_t(rollout.prompts), rollout.prompts);
       return true;
     }
     const SamplingConfig& s = run_.config.sampling;
@@ -56,15 +56,15 @@ class GrpoLoop {
                                   .max_new_tokens = s.max_new_tokens,
                                   .params = {.temperature = float(s.temperature), .top_k = s.top_k, .top_p = float(s.top_p)},
                                   .stop_requested = interrupt_requested};
-    auto problems = run_.problems.train(run_.state.problems, rollout.prompts, interrupt_requested);
+    auto problems = run_.inputs->problems.train(run_.state.problems, rollout.prompts, interrupt_requested);
     if (interrupt_requested()) return false;
-    batch_ = sample_rollouts(*run_.ctx, *run_.sampler, run_.rollout_weights(), run_.setup.tokenizer, std::move(problems), settings);
+    batch_ = sample_rollouts(*run_.ctx, *run_.sampler, run_.rollout_weights(), run_.inputs->setup.tokenizer, std::move(problems), settings);
     flops_ += run_.forward_flops(double(batch_.prompt_tokens() + batch_.response_tokens()), double(batch_.response_tokens()));
     return !batch_.interrupted;
   }
 
   void reward() {
-    if (!run_.recorded) score_rewards(*run_.task, run_.setup.tokenizer, run_.setup.model.eos_ids, batch_);
+    if (!run_.inputs->recorded) score_rewards(*run_.inputs->task, run_.inputs->setup.tokenizer, run_.inputs->setup.model.eos_ids, batch_);
     report_rewards(batch_, metrics_);
     report_responses(batch_, metrics_);
   }
@@ -117,7 +117,7 @@ class GrpoLoop {
   void advance(std::int64_t number) {
     RunState& state = run_.state;
     state.steps = number;
-    if (!run_.recorded) state.problems += std::uint64_t(run_.config.rollout.prompts);
+    if (!run_.inputs->recorded) state.problems += std::uint64_t(run_.config.rollout.prompts);
     if (!metrics_.find("reward/mean")) return;
     const double reward = metrics_.value("reward/mean");
     state.same_reward_steps = reward == state.last_reward ? state.same_reward_steps + 1 : 1;

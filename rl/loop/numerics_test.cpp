@@ -48,7 +48,7 @@ class SidesOfARun : public testing::Test {
     const auto config = parse_config<RunConfig>("{}", "test", sets);
     const fs::path out = folder_ / name;
     fs::create_directories(out);
-    EXPECT_EQ(run_training(config, {.folder = out, .resume = resume, .quiet = true}), 0);
+    EXPECT_EQ(run_training(std::make_unique<RunInputs>(config), {.folder = out, .resume = resume, .quiet = true}), 0);
     return out;
   }
 

@@ -2,37 +2,35 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 #include "kernels/matmul/peak.h"
+#include "rl/loop/run_parts.h"
 
 namespace plumb {
-
 namespace {
+
 constexpr double kPeakProbeSeconds = 5e-4;
+
+const OptimizerConfig& first_optimizer(const RunConfig& c) {
+  const SftConfig* phase = supervised_phase(c);
+  return phase ? phase->optimizer : c.optimizer;
+}
+
 }  // namespace
 
-TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
-    : config(c),
-      task(make_task(c.task, c.run.seed)),
-      setup(set_up_model(c, *task)),
-      numerics(set_up_numerics(c.numerics, 0)),
-      ctx(make_context(c.execution)),
-      problems(*task, c.run.seed),
-      output(c, options, numerics),
+TrainingRun::TrainingRun(std::unique_ptr<RunInputs> in, const TrainOptions& options)
+    : inputs(std::move(in)),
+      config(inputs->config),
+      numerics(set_up_numerics(config.numerics, 0)),
+      ctx(make_context(config.execution)),
+      output(config, options, numerics),
       peak_(options.folder.empty() ? std::function<double()>{} : [this] { return measure_peak_flops(*ctx, kPeakProbeSeconds); }) {
-  const bool sft = c.run.algorithm == Algorithm::sft;
-  const bool warm_start = !sft && c.warm_start.steps > 0;
-  if (sft || warm_start) sft_source.emplace(sft ? c.sft : c.warm_start, setup, *task, problems, c.run.seed);
-  if (c.rollout.source == RolloutSource::recorded && !sft) recorded.emplace(c.rollout.file, setup.model.vocab_size);
-
-  const std::int64_t longest = longest_sequence(c, setup, *task, sft_source ? &*sft_source : nullptr, recorded ? &*recorded : nullptr);
-  trainer =
-      std::make_unique<Trainer>(setup.model, numerics.update, c.execution, warm_start ? c.warm_start.optimizer : main_optimizer(), longest);
+  const ModelConfig& model = inputs->setup.model;
+  const std::int64_t longest = inputs->longest_sequence;
+  trainer = std::make_unique<Trainer>(model, numerics.update, config.execution, first_optimizer(config), longest);
   rollout_weights_ = std::make_unique<RolloutWeights>(*trainer, numerics.rollout);
-  if (!sft && c.grpo.kl != KlEstimator::none) {
-    reference = std::make_unique<Reference>(c, setup.model, numerics.reference, longest);
-  }
+  if (has_reference(config)) reference = std::make_unique<Reference>(config, model, numerics.reference, longest);
   sampler = new_sampler();
   if (!options.resume || !resume(options.fresh_optimizer)) start();
   begin_step(state.steps);  // a run resumed behind a change of the schedule
@@ -43,7 +41,7 @@ TrainingRun::TrainingRun(const RunConfig& c, const TrainOptions& options)
 std::unique_ptr<Sampler> TrainingRun::new_sampler() const {
   const std::int64_t answers = most_answers(config);
   if (answers == 0) return nullptr;
-  return make_sampler(config, setup, numerics.rollout, task_lengths(config, setup, *task), answers);
+  return make_sampler(config, inputs->setup, numerics.rollout, task_lengths(config, inputs->setup, *inputs->task), answers);
 }
 
 void TrainingRun::begin_step(std::int64_t number) {
@@ -65,22 +63,8 @@ void TrainingRun::begin_step(std::int64_t number) {
                              numerics.update.hash()));
 }
 
-std::int64_t longest_sequence(const RunConfig& config, const ModelSetup& setup, const Task& task, const SftSource* sft,
-                              const RecordedRollouts* recorded) {
-  std::int64_t longest = 2;
-  if (sft != nullptr) longest = std::max(longest, sft->longest());
-  if (recorded != nullptr) longest = std::max(longest, recorded->longest());
-  if (config.run.algorithm != Algorithm::sft && recorded == nullptr) {
-    longest = std::max(longest, task_lengths(config, setup, task).sequence);
-  }
-  if (longest > setup.model.max_positions) {
-    throw UsageError(fmt::format("the longest sequence has {} tokens, but the model's window is {}", longest, setup.model.max_positions));
-  }
-  return longest;
-}
-
 void TrainingRun::start() {
-  starting_parameters(config, trainer->parameters(), setup.model, trainer->state().master);
+  starting_parameters(config, trainer->parameters(), inputs->setup.model, trainer->state().master);
   trainer->refresh_weights(*ctx);
 }
 
@@ -96,7 +80,7 @@ bool TrainingRun::resume(bool fresh_optimizer) {
     return false;
   }
   checkpoint->load("run", state);
-  if (!warm_start_left() && config.run.algorithm != Algorithm::sft) trainer->reset_optimizer(main_optimizer());
+  if (!warm_start_left() && config.run.algorithm != Algorithm::sft) trainer->reset_optimizer(config.optimizer);
   checkpoint->load("trainer", trainer->state());
   if (fresh_optimizer) trainer->state().optimizer_steps = 0;  // moments of nothing correct their bias from the first step
   trainer->refresh_weights(*ctx);
@@ -120,7 +104,8 @@ void TrainingRun::message_resumed(const std::string& checkpoint, bool fresh_opti
 }
 
 EvalReport TrainingRun::evaluate_now() {
-  return evaluate(*ctx, *sampler, rollout_weights(), evaluation_of(config, *task, setup, problems.held_out(config.eval.problems)));
+  return evaluate(*ctx, *sampler, rollout_weights(),
+                  evaluation_of(config, *inputs->task, inputs->setup, inputs->problems.held_out(config.eval.problems)));
 }
 
 bool TrainingRun::evaluation_due(std::int64_t step) const {
@@ -155,7 +140,7 @@ std::optional<double> TrainingRun::best_metric(const MetricSet& metrics) const {
 void TrainingRun::save_if_due(std::int64_t step, const MetricSet& metrics) {
   const int every = config.checkpoint.save_every;
   if ((every > 0 && step % every == 0) || step == config.run.steps) {
-    output.save(step, state, *trainer, reference.get(), setup.tokenizer, best_metric(metrics));
+    output.save(step, state, *trainer, reference.get(), inputs->setup.tokenizer, best_metric(metrics));
   }
 }
 
@@ -163,7 +148,7 @@ void TrainingRun::save_interrupted() {
   Reference* frozen = state.steps > 0 ? reference.get() : nullptr;
   output.message(fmt::format("interrupted after step {}", state.steps));
   output.set_numerics(set_up_numerics(config.numerics, state.steps));  // not those of the step that was given up
-  output.save(state.steps, state, *trainer, frozen, setup.tokenizer, std::nullopt);
+  output.save(state.steps, state, *trainer, frozen, inputs->setup.tokenizer, std::nullopt);
 }
 
 void TrainingRun::log_update(std::int64_t step, const StepResult& result) {
@@ -173,7 +158,7 @@ void TrainingRun::log_update(std::int64_t step, const StepResult& result) {
 }
 
 double TrainingRun::forward_flops(double rows, double head_rows) const {
-  const ModelConfig& m = setup.model;
+  const ModelConfig& m = inputs->setup.model;
   const double head = double(m.vocab_size) * m.hidden_size;
   const double embedding = m.tied ? head : 2 * head;
   return 2 * (rows * (double(trainer->parameters().parameter_count()) - embedding) + head_rows * head);

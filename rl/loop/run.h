@@ -5,22 +5,17 @@
 
 #include "rl/loop/evaluate.h"
 #include "rl/loop/peak_meter.h"
+#include "rl/loop/run_inputs.h"
 #include "rl/loop/run_output.h"
 #include "rl/loop/session.h"
-#include "rl/loop/sft_data.h"
 #include "rl/loop/train.h"
-#include "rl/rollout/problem_stream.h"
-#include "rl/rollout/recorded.h"
 
 namespace plumb {
-
-/// Tokens of the longest sequence that a run trains on. Throws UsageError when the model's window is shorter.
-std::int64_t longest_sequence(const RunConfig&, const ModelSetup&, const Task&, const SftSource*, const RecordedRollouts*);
 
 class TrainingRun {
  public:
   /// Builds everything that the configuration asks for and starts it: from the model's parameters, or from a checkpoint.
-  TrainingRun(const RunConfig&, const TrainOptions&);
+  TrainingRun(std::unique_ptr<RunInputs>, const TrainOptions&);
 
   /// Before step `number` computes anything: what numerics.schedule says of it. Sides that change are built anew; nothing else does.
   void begin_step(std::int64_t number);
@@ -44,14 +39,10 @@ class TrainingRun {
   /// time/tokens_per_s of `tokens` and, once the peak is known, time/peak_percent of `flops` over the seconds of the step.
   void log_speed(MetricSet&, double seconds, double tokens, double flops);
 
-  const RunConfig& config;
-  std::unique_ptr<Task> task;
-  ModelSetup setup;
+  const std::unique_ptr<RunInputs> inputs;
+  const RunConfig& config;  // that of the inputs
   NumericsSetup numerics;
   std::unique_ptr<Context> ctx;
-  ProblemStream problems;
-  std::optional<SftSource> sft_source;  // of the algorithm or of the warm start
-  std::optional<RecordedRollouts> recorded;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<Sampler> sampler;      // null when nothing is sampled
   std::unique_ptr<Reference> reference;  // null without KL
@@ -67,7 +58,6 @@ class TrainingRun {
 
  private:
   bool evaluation_due(std::int64_t step) const;
-  const OptimizerConfig& main_optimizer() const { return config.run.algorithm == Algorithm::sft ? config.sft.optimizer : config.optimizer; }
   void start();
   bool resume(bool fresh_optimizer);
   std::unique_ptr<Sampler> new_sampler() const;

@@ -79,12 +79,6 @@ void starting_parameters(const RunConfig& config, const ParameterList& list, con
   load_hf_parameters(folder, list, model, flat);
 }
 
-bool evaluates(const RunConfig& c) {
-  const bool sft = c.run.algorithm == Algorithm::sft;
-  const bool from_file = sft ? !c.sft.data.empty() : c.rollout.source == RolloutSource::recorded;
-  return c.eval.problems > 0 && (!from_file || c.eval.every > 0);
-}
-
 NumericsSetup set_up_numerics(const NumericsSection& section, std::int64_t step) {
   NumericsSetup s{.rollout = resolve_numerics(section, NumericsSide::rollout, step),
                   .update = resolve_numerics(section, NumericsSide::update, step),
@@ -140,13 +134,6 @@ void check_alphabet(const Tokenizer& tokenizer, const Task& task, const std::str
     throw UsageError(
         fmt::format("the tokenizer has no '{}', which task {} is written with: model and task do not belong together", c, task_name));
   }
-}
-
-std::int64_t most_answers(const RunConfig& c) {
-  const bool samples = c.run.algorithm != Algorithm::sft && c.rollout.source == RolloutSource::sampler;
-  const std::int64_t step = samples ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 0;
-  const std::int64_t held_out = evaluates(c) ? std::int64_t(c.eval.problems) * std::max(c.eval.k, 1) : 0;
-  return std::max(step, held_out);
 }
 
 SamplerOptions sampler_sizes(const RunConfig& config, SequenceLengths lengths, std::int64_t sequences) {

@@ -29,10 +29,6 @@ ModelSetup set_up_model(const RunConfig&, const Task&, const std::filesystem::pa
 void starting_parameters(const RunConfig&, const ParameterList&, const ModelConfig&, Buffer& flat,
                          const std::filesystem::path& folder = {});
 
-/// Held-out evaluation takes place. The task's held-out problems say nothing of a run on data from a file: there it is asked
-/// for by eval.every.
-bool evaluates(const RunConfig&);
-
 struct NumericsSetup {
   Numerics rollout;
   Numerics update;
@@ -58,8 +54,6 @@ void check_held_out(const RunConfig&, const Task&);
 /// Throws UsageError when the tokenizer cannot write a character that the task's problems are made of.
 void check_alphabet(const Tokenizer&, const Task&, const std::string& task_name);
 
-/// Answers that are sampled in one go at most, of a step or of an evaluation; 0: nothing is sampled.
-std::int64_t most_answers(const RunConfig&);
 /// The sizes of a sampler for at most `sequences` answers at a time of this configuration's lengths.
 SamplerOptions sampler_sizes(const RunConfig&, SequenceLengths, std::int64_t sequences);
 /// That sampler.

@@ -14,7 +14,7 @@ constexpr int kStopProblems = 128;
 /// One step and its line of metrics, names prefixed.
 MetricSet logged_step(TrainingRun& run, const SftConfig& config, std::int64_t number, const std::string& prefix) {
   Stopwatch watch;
-  const auto examples = run.sft_source->next(run.state, config.batch);
+  const auto examples = run.inputs->sft->next(run.state, config.batch);
   const SftStep s = sft_step(*run.ctx, *run.trainer, examples);
   run.refresh_rollout_weights();
   run.log_update(number, s.step);
@@ -42,9 +42,9 @@ double reward_of_unseen(TrainingRun& run) {
       .key = {.seed = run.config.run.seed, .purpose = Purpose::eval, .step = std::uint32_t(run.state.warm_start_steps)},
       .max_new_tokens = s.max_new_tokens,
       .params = {.temperature = float(s.temperature), .top_k = s.top_k, .top_p = float(s.top_p)}};
-  RolloutBatch batch = sample_rollouts(*run.ctx, *run.sampler, run.rollout_weights(), run.setup.tokenizer,
-                                       run.problems.train(run.state.problems, kStopProblems), settings);
-  score_rewards(*run.task, run.setup.tokenizer, run.setup.model.eos_ids, batch);
+  RolloutBatch batch = sample_rollouts(*run.ctx, *run.sampler, run.rollout_weights(), run.inputs->setup.tokenizer,
+                                       run.inputs->problems.train(run.state.problems, kStopProblems), settings);
+  score_rewards(*run.inputs->task, run.inputs->setup.tokenizer, run.inputs->setup.model.eos_ids, batch);
   double sum = 0;
   for (const Rollout& r : batch.rollouts) sum += r.reward.total;
   return sum / double(kStopProblems);

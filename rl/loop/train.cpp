@@ -1,5 +1,7 @@
 #include "rl/loop/train.h"
 
+#include <utility>
+
 #include "engine/metrics/interrupt.h"
 #include "rl/loop/grpo_loop.h"
 #include "rl/loop/run.h"
@@ -19,8 +21,8 @@ int run_algorithm(TrainingRun& run) {
 
 }  // namespace
 
-int run_training(const RunConfig& config, const TrainOptions& options) {
-  TrainingRun run(config, options);
+int run_training(std::unique_ptr<RunInputs> inputs, const TrainOptions& options) {
+  TrainingRun run(std::move(inputs), options);
   if (options.resume && run.finished()) return 0;
   const int code = run_algorithm(run);
   if (code == kInterrupted) {

@@ -1,8 +1,9 @@
 // A training run from its configuration: what the command line starts.
 #pragma once
 #include <filesystem>
+#include <memory>
 
-#include "rl/run_config.h"
+#include "rl/loop/run_inputs.h"
 
 namespace plumb {
 
@@ -14,11 +15,10 @@ struct TrainOptions {
 };
 
 /// Trains to the configured number of steps: metrics, samples and checkpoints go to the folder. Returns 0 when done, 130 when
-/// interrupted (interrupt_requested()), after a checkpoint. Expects a validated configuration (rl/validate_config.h).
-/// Throws Error for what fails on the way.
+/// interrupted (interrupt_requested()), after a checkpoint. Throws Error for what fails on the way.
 ///
 /// Steps are counted from 1. Those of a warm start have the numbers up to 0 and metrics of their own (warm_start/...), so that
 /// step 1 is the first of the algorithm whatever came before it.
-int run_training(const RunConfig&, const TrainOptions&);
+int run_training(std::unique_ptr<RunInputs>, const TrainOptions&);
 
 }  // namespace plumb

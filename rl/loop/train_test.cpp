@@ -45,7 +45,7 @@ class Training : public testing::Test {
   fs::path run(const std::string& name, const RunConfig& c, bool resume = false) const {
     const fs::path out = folder_ / name;
     fs::create_directories(out);
-    EXPECT_EQ(run_training(c, {.folder = out, .resume = resume, .quiet = true}), 0);
+    EXPECT_EQ(run_training(std::make_unique<RunInputs>(c), {.folder = out, .resume = resume, .quiet = true}), 0);
     return out;
   }
   static std::vector<nlohmann::ordered_json> metrics(const fs::path& out, bool with_eval = true) {
@@ -140,6 +140,15 @@ TEST_F(Training, SupervisedFromAFileInFileOrderAndFromTheTask) {
   EXPECT_EQ(rows[0].at("tokens"), 3 + 2 + 5);
   EXPECT_LT(rows[39].at("loss").get<double>(), .3 * rows[0].at("loss").get<double>());
   EXPECT_EQ(metrics(run("task", config({"run.algorithm=sft", "run.steps=2", "sft.batch=3"}))).size(), 2u);
+}
+
+TEST_F(Training, DataIsReadOnce) {
+  write_file(folder_ / "sft.jsonl", "{\"prompt\": \"1+2=\", \"response\": \"30\"}\n");
+  auto inputs = std::make_unique<RunInputs>(config({"run.algorithm=sft", "sft.data=" + (folder_ / "sft.jsonl").string()}));
+  fs::remove(folder_ / "sft.jsonl");
+  fs::create_directories(folder_ / "once");
+  EXPECT_EQ(run_training(std::move(inputs), {.folder = folder_ / "once", .quiet = true}), 0);
+  EXPECT_EQ(metrics(folder_ / "once").size(), 3u);
 }
 
 TEST_F(Training, AWarmStartEndsAtItsReward) {
