@@ -252,6 +252,20 @@ std::string attribution_section(const DriftAttribution& a, const DriftReport& r)
   return out + "</table>\n";
 }
 
+std::string facts_section(const Forensics& f) {
+  if (f.facts.empty()) return "";
+  std::string out =
+      fmt::format("<h3>What the record says of each fact</h3>\n<p class=soft>{} of {} tokens are equal. Were a fact alone otherwise:</p>\n",
+                  f.facts.front().equal, f.facts.front().tokens);
+  out += "<table><tr><th>fact</th><th>value</th><th>otherwise</th><th class=n>equal then</th><th class=n>nats</th></tr>\n";
+  for (const FactEvidence& e : f.facts) {
+    const std::string found = e.same_bits ? "<td class=n></td><td class=n>changes no bit</td>"
+                                          : fmt::format("<td class=n>{}</td><td class=n>{:.1f}</td>", e.equal_instead, -e.nats);
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td>{}</tr>\n", escaped(e.fact), escaped(e.value), escaped(e.instead), found);
+  }
+  return out + "</table>\n";
+}
+
 std::string forensics_section(const Forensics& f) {
   std::string out = fmt::format("<h2>Who made the record</h2>\n<p class=big>{}</p>\n", escaped(f.sentence));
   out +=
@@ -261,7 +275,7 @@ std::string forensics_section(const Forensics& f) {
     out += fmt::format("<tr><td>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{:.4g}</td><td class=n>{:.3f}</td></tr>\n",
                        escaped(c.name), c.equal, c.tokens, c.mean_abs, c.log_likelihood / double(c.tokens));
   }
-  return out + "</table>\n";
+  return out + "</table>\n" + facts_section(f);
 }
 
 std::string card(const std::string& label, const std::string& value) {

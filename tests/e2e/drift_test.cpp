@@ -61,6 +61,13 @@ TEST_F(SlowDrift, NamesTheNumericsOfARecord) {
   const bool named =
       best["name"] == "hf_eager" || std::find(best["same_bits"].begin(), best["same_bits"].end(), "hf_eager") != best["same_bits"].end();
   EXPECT_TRUE(named) << verdict["sentence"];
+  const auto facts = [&](const char* fact) {
+    return std::count_if(verdict["facts"].begin(), verdict["facts"].end(), [&](const Json& e) { return e["fact"] == fact; });
+  };
+  for (const char* fact : {"rope.products", "softmax", "reductions.matmul"}) EXPECT_EQ(facts(fact), 1) << fact;
+  const Finished page = plumb({"drift", "--model", model, "--recorded", tmp / "record.jsonl", "--by", "none", "--out", tmp / "page"});
+  ASSERT_EQ(page.code, 0) << page.err;
+  EXPECT_NE(read_file(tmp / "page/drift.html").find("What the record says of each fact"), std::string::npos);
 }
 
 TEST_F(SlowDrift, RefusesWhatMakesNoSense) {
