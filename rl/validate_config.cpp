@@ -66,7 +66,8 @@ void check_optimizer(const std::string& name, const OptimizerConfig& o) {
 
 void check_sft(const std::string& name, const SftConfig& c) {
   at_least((name + ".steps").c_str(), c.steps, 0);
-  at_least((name + ".batch").c_str(), c.batch, 1);
+  between((name + ".batch").c_str(), c.batch, 1, kMostProblems);
+  at_least((name + ".stop_reward").c_str(), c.stop_reward, 0);
   file_exists((name + ".data").c_str(), c.data);
   check_optimizer(name + ".optimizer", c.optimizer);
 }

@@ -56,6 +56,8 @@ TEST(ValidateConfig, SlipsOfTheKeyboardAreRefused) {
   EXPECT_THAT(refusal_of({"eval.problems=1000000000"}), HasSubstr("eval.problems is 1000000000"));
   EXPECT_THAT(refusal_of({"rollout.prompts=1000000000"}), HasSubstr("rollout.prompts"));
   EXPECT_THAT(refusal_of({"rollout.samples=1000000000"}), HasSubstr("rollout.samples"));
+  EXPECT_THAT(refusal_of({"warm_start.steps=1", "warm_start.batch=1000000000"}), HasSubstr("warm_start.batch is 1000000000"));
+  EXPECT_THAT(refusal_of({"warm_start.steps=1", "warm_start.stop_reward=-1"}), HasSubstr("warm_start.stop_reward is -1"));
   EXPECT_THAT(refusal_of({"run.algorithm=sft", "sft.steps=5"}), AllOf(HasSubstr("sft.steps"), HasSubstr("run.steps")));
 }
 

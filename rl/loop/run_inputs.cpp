@@ -30,7 +30,7 @@ RunInputs::RunInputs(RunConfig c)
       setup(set_up_model(config, *task)),
       problems(*task, config.run.seed) {
   check_held_out(config, *task);
-  if (samples(config) && task->size(Split::train) == 0) check_alphabet(setup.tokenizer, *task, config.task.name);
+  if (most_answers(config) > 0 && task->size(Split::train) == 0) check_alphabet(setup.tokenizer, *task, config.task.name);
   if (const SftConfig* phase = supervised_phase(config)) sft.emplace(*phase, setup, *task, problems, config.run.seed);
   if (reads_rollouts(config)) recorded.emplace(config.rollout.file, setup.model.vocab_size);
   longest_sequence = longest_of(*this);

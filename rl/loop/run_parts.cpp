@@ -29,7 +29,10 @@ std::int64_t held_out_answers(const EvalConfig& c) { return std::int64_t(c.probl
 
 std::int64_t most_answers(const RunConfig& c) {
   const std::int64_t step = samples(c) ? std::int64_t(c.rollout.prompts) * c.rollout.samples : 0;
-  return std::max(step, evaluates(c) ? held_out_answers(c.eval) : 0);
+  const std::int64_t held_out = evaluates(c) ? held_out_answers(c.eval) : 0;
+  const SftConfig* phase = supervised_phase(c);
+  const std::int64_t look = phase && phase->stop_reward > 0 ? kStopProblems : 0;
+  return std::max({step, held_out, look});
 }
 
 }  // namespace plumb

@@ -25,7 +25,10 @@ bool evaluates(const RunConfig&);
 /// Answers of the larger half of an evaluation: it samples eval.k to each problem.
 std::int64_t held_out_answers(const EvalConfig&);
 
-/// Answers that are sampled in one go at most, of a step or of an evaluation; 0: nothing is sampled.
+/// Answers by which a warm start with a stop_reward looks how far it is.
+constexpr int kStopProblems = 128;
+
+/// Answers that are sampled in one go at most: of a step, of an evaluation, of a look at the stop_reward. 0: nothing is sampled.
 std::int64_t most_answers(const RunConfig&);
 
 }  // namespace plumb

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include "engine/metrics/interrupt.h"
+#include "rl/loop/run_parts.h"
 
 namespace plumb {
 
 namespace {
 
 constexpr int kStopInterval = 5;
-constexpr int kStopProblems = 128;
 
 /// One step and its line of metrics, names prefixed.
 MetricSet logged_step(TrainingRun& run, const SftConfig& config, std::int64_t number, const std::string& prefix) {

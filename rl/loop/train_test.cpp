@@ -130,6 +130,14 @@ TEST_F(Training, RecordedRolloutsAreTrainedOnAndMeasured) {
   EXPECT_GT(rows[29].at("mismatch/ratio_max").get<double>(), rows[0].at("mismatch/ratio_max").get<double>());
 }
 
+TEST_F(Training, AWarmStartBeforeRecordedRolloutsLooksAtItsReward) {
+  write_file(folder_ / "one.jsonl", R"({"group": 0, "prompt_ids": [1, 2], "response_ids": [3], "logprobs": [-0.5], "reward": 1})"
+                                    "\n");
+  const fs::path out = run("looks", config({"rollout.source=recorded", "rollout.file=" + (folder_ / "one.jsonl").string(),
+                                            "rollout.prompts=1", "warm_start.steps=5", "warm_start.stop_reward=1", "run.steps=1"}));
+  EXPECT_TRUE(metrics(out).at(4).contains("warm_start/reward"));
+}
+
 TEST_F(Training, SupervisedFromAFileInFileOrderAndFromTheTask) {
   write_file(folder_ / "sft.jsonl",
              "{\"prompt\": \"1+2=\", \"response\": \"30\"}\n{\"ids\": [1, 2, 3, 4], \"prompt_len\": 2}\n{\"text\": \"1+1=20\"}\n");
