@@ -24,13 +24,16 @@ double passes(const RunConfig& c) {
   return update * c.grpo.epochs + (samples(c) ? 1 : 0) + (recomputed ? 1 : 0) + (has_reference(c) ? 1 : 0);
 }
 
-/// Memory under the numerics of a step; the largest of all steps counts.
+/// Memory under the numerics of a step; the largest of all steps and of both phases counts.
 void add_bytes(const RunInputs& in, const std::optional<SamplerOptions>& sampler, const NumericsSetup& numerics, RunEstimate& e) {
   const RunConfig& c = in.config;
   const ModelConfig& model = in.setup.model;
   const auto raise = [](std::size_t& most, std::size_t bytes) { most = std::max(most, bytes); };
-  const OptimizerConfig& optimizer = c.run.algorithm == Algorithm::sft ? c.sft.optimizer : c.optimizer;
-  raise(e.trainer_bytes, Trainer::memory_bytes(model, numerics.update, c.execution, optimizer, in.longest_sequence));
+  const auto raise_trainer = [&](const OptimizerConfig& optimizer) {
+    raise(e.trainer_bytes, Trainer::memory_bytes(model, numerics.update, c.execution, optimizer, in.longest_sequence));
+  };
+  if (const SftConfig* phase = supervised_phase(c)) raise_trainer(phase->optimizer);
+  if (c.run.algorithm != Algorithm::sft) raise_trainer(c.optimizer);
   if (sampler) raise(e.sampler_bytes, Sampler::memory_bytes(model, numerics.rollout, model_execution(c.execution), *sampler));
   if (has_reference(c)) {
     raise(e.reference_bytes, Scorer::memory_bytes(model, numerics.reference, c.execution, in.longest_sequence) +

@@ -127,6 +127,17 @@ TEST_F(Options, MoreMemoryThanThereIsIsRefused) {
   EXPECT_FALSE(fs::exists(path("no")));
 }
 
+TEST_F(Options, TheEstimateCountsTheMemoryOfBothPhases) {
+  const auto memory = [](const std::string& sets) {
+    const Finished f = plumb({"train", path("run.yaml"), "--dry-run", "--set", "warm_start.steps=1", "--set", sets});
+    EXPECT_EQ(f.code, 0) << f.err;
+    return f.out.substr(f.out.find("memory "));
+  };
+  const std::string accumulates_later = memory("optimizer.accumulation.sequences=1");
+  EXPECT_NE(accumulates_later, memory("optimizer.accumulation.sequences=0"));
+  EXPECT_EQ(accumulates_later, memory("warm_start.optimizer.accumulation.sequences=1"));
+}
+
 TEST_F(Options, MoreHeldOutProblemsThanThereAreIsRefusedWithTheCount) {
   for (const std::vector<std::string>& command :
        {std::vector<std::string>{"config"}, {"train", "--dry-run"}, {"train", "--out", path("no")}, {"eval", "--model", model()}}) {
