@@ -12,7 +12,7 @@ constexpr double kAgreement = 0.95;
 PeakMeter::PeakMeter(std::function<double()> probe) : probe_(std::move(probe)) {}
 
 void PeakMeter::probe_if_due(std::chrono::steady_clock::time_point now) {
-  if (!probe_ || (any_ && now - last_ < interval)) return;
+  if (any_ && now - last_ < interval) return;
   any_ = true;
   last_ = now;
   for (int i = 0; i < kProbes; ++i) {

@@ -8,7 +8,7 @@ namespace plumb {
 
 class PeakMeter {
  public:
-  /// probe: one short measurement, in FLOP/s. Null: nothing is ever known.
+  /// probe: one short measurement, in FLOP/s.
   explicit PeakMeter(std::function<double()> probe);
 
   /// Takes some probes when the last ones are `interval` ago or more. Between steps: the probe uses all threads.

@@ -25,7 +25,7 @@ TrainingRun::TrainingRun(std::unique_ptr<RunInputs> in, const TrainOptions& opti
       numerics(set_up_numerics(config.numerics, 0)),
       ctx(make_context(config.execution)),
       output(config, options, numerics),
-      peak_(options.folder.empty() ? std::function<double()>{} : [this] { return measure_peak_flops(*ctx, kPeakProbeSeconds); }) {
+      peak_([this] { return measure_peak_flops(*ctx, kPeakProbeSeconds); }) {
   const ModelConfig& model = inputs->setup.model;
   const std::int64_t longest = inputs->longest_sequence;
   trainer = std::make_unique<Trainer>(model, numerics.update, config.execution, first_optimizer(config), longest);

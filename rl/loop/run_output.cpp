@@ -29,46 +29,41 @@ nlohmann::ordered_json sample_json(const RolloutBatch& batch, const Rollout& r, 
 
 }  // namespace
 
-RunOutput::RunOutput(const RunConfig& config, const TrainOptions& options, const NumericsSetup& numerics) : config_(config) {
-  if (options.folder.empty()) return;
-  config_hash_ = config_hash(config);
-  log_ = std::make_unique<RunLog>(
-      options.folder,
-      RunLogOptions{
-          .config_hash = config_hash_, .tensorboard = config.logging.tensorboard, .quiet = options.quiet, .total_steps = config.run.steps});
-  checkpoints_ = std::make_unique<CheckpointStore>(options.folder, CheckpointIdentity{}, config.checkpoint);
+RunOutput::RunOutput(const RunConfig& config, const TrainOptions& options, const NumericsSetup& numerics)
+    : config_(config),
+      config_hash_(config_hash(config)),
+      log_(options.folder, {.config_hash = config_hash_,
+                            .tensorboard = config.logging.tensorboard,
+                            .quiet = options.quiet,
+                            .total_steps = config.run.steps}),
+      checkpoints_(options.folder, {}, config.checkpoint) {
   set_numerics(numerics);
 }
 
 void RunOutput::set_numerics(const NumericsSetup& numerics) {
-  if (!log_) return;
   const CheckpointIdentity identity{.config_hash = config_hash_,
                                     .rollout_numerics = numerics.rollout.hash(),
                                     .update_numerics = numerics.update.hash(),
                                     .rollout_resolved = numerics.rollout.describe(),
                                     .update_resolved = numerics.update.describe()};
-  log_->set_numerics(identity.rollout_numerics, identity.update_numerics);
-  checkpoints_->set_identity(identity);
+  log_.set_numerics(identity.rollout_numerics, identity.update_numerics);
+  checkpoints_.set_identity(identity);
 }
 
-void RunOutput::step(std::int64_t step, const MetricSet& metrics) {
-  if (log_) log_->step(step, metrics);
-}
+void RunOutput::step(std::int64_t step, const MetricSet& metrics) { log_.step(step, metrics); }
 
-void RunOutput::message(const std::string& text) {
-  if (log_) log_->message(text);
-}
+void RunOutput::message(const std::string& text) { log_.message(text); }
 
 void RunOutput::samples(std::int64_t step, const RolloutBatch& batch, const Tokenizer& tokenizer) {
   const int every = config_.logging.samples_every;
-  if (!log_ || every == 0 || (step - 1) % every != 0) return;
-  const std::size_t n = std::min(batch.rollouts.size(), std::size_t(std::max(config_.logging.samples, 0)));
-  for (std::size_t i = 0; i < n; ++i) log_->sample(step, sample_json(batch, batch.rollouts[i], tokenizer));
+  if (every == 0 || (step - 1) % every != 0) return;
+  const std::size_t n = std::min(batch.rollouts.size(), std::size_t(config_.logging.samples));
+  for (std::size_t i = 0; i < n; ++i) log_.sample(step, sample_json(batch, batch.rollouts[i], tokenizer));
 }
 
 void RunOutput::save(std::int64_t step, RunState& run, Trainer& trainer, Reference* reference, const Tokenizer& tokenizer,
                      std::optional<double> metric) {
-  if (!checkpoints_ || saved_ == step) return;
+  if (saved_ == step) return;
   const auto fill = [&](CheckpointWriter& writer) {
     writer.save("run", run);
     writer.save("trainer", trainer.state());
@@ -78,12 +73,12 @@ void RunOutput::save(std::int64_t step, RunState& run, Trainer& trainer, Referen
                   trainer.numerics().compute);
     tokenizer.save(folder);
   };
-  checkpoints_->save(step, fill, metric);
+  checkpoints_.save(step, fill, metric);
   saved_ = step;
 }
 
 std::optional<CheckpointReader> RunOutput::newest_checkpoint(const std::set<std::string>& skip) {
-  const CheckpointStore::Found found = checkpoints_->newest(skip);
+  const CheckpointStore::Found found = checkpoints_.newest(skip);
   for (const std::string& line : found.refused) message(line);
   if (!found.path) return std::nullopt;
   CheckpointReader reader(*found.path, skip);
@@ -95,6 +90,6 @@ std::optional<CheckpointReader> RunOutput::newest_checkpoint(const std::set<std:
   return reader;
 }
 
-void RunOutput::continue_after(std::int64_t step) { log_->truncate_after(step); }
+void RunOutput::continue_after(std::int64_t step) { log_.truncate_after(step); }
 
 }  // namespace plumb

@@ -1,7 +1,6 @@
-// What a run leaves behind: metrics, samples, messages and checkpoints, or nothing when it has no folder.
+// What a run leaves behind: metrics, samples, messages and checkpoints.
 #pragma once
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,9 +35,9 @@ class RunOutput {
 
  private:
   const RunConfig& config_;
-  std::uint64_t config_hash_ = 0;
-  std::unique_ptr<RunLog> log_;
-  std::unique_ptr<CheckpointStore> checkpoints_;
+  std::uint64_t config_hash_;
+  RunLog log_;
+  CheckpointStore checkpoints_;
   std::optional<std::int64_t> saved_;  // step of the last save
 };
 

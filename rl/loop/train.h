@@ -8,7 +8,7 @@
 namespace plumb {
 
 struct TrainOptions {
-  std::filesystem::path folder;  // the run folder: exists, is locked and holds config.yaml. Empty: nothing is written
+  std::filesystem::path folder;  // the run folder: exists, is locked and holds config.yaml
   bool resume = false;           // continue from the newest whole checkpoint in `folder`; from the start when there is none
   bool fresh_optimizer = false;  // resume without the optimizer's moments
   bool quiet = false;            // no progress on the terminal
