@@ -15,6 +15,7 @@ namespace plumb {
 namespace {
 
 constexpr int kMostProblems = 1'000'000;  // as kMostSamples
+constexpr int kMostThreads = 1024;        // more than any machine has cores is a slip, and the system would refuse to start them
 
 void refuse(bool wrong, const std::string& what) {
   if (wrong) throw UsageError("configuration: " + what);
@@ -75,7 +76,7 @@ void check_sft(const std::string& name, const SftConfig& c) {
 void check_sections(const RunConfig& c) {
   at_least("run.steps", c.run.steps, 0);
   validate(c.numerics);
-  check_threads("configuration: execution.threads", c.execution.threads);
+  check_threads(fmt::format("configuration: execution.threads is {}", c.execution.threads), c.execution.threads);
   at_least("execution.micro_batch_tokens", c.execution.micro_batch_tokens, 1);
   at_least("execution.logits_rows", c.execution.logits_rows, 0);
   at_least("execution.sampler_sequences", c.execution.sampler_sequences, 1);
@@ -158,9 +159,9 @@ void check_keep_best(const RunConfig& c) {
 
 }  // namespace
 
-void check_threads(const char* name, int threads) {
-  if (threads >= 0 && threads <= kMostThreads) return;
-  throw UsageError(fmt::format("{} is {}; from 0 (one per core) to {} is right", name, threads, kMostThreads));
+void check_threads(const std::string& what, std::optional<int> threads) {
+  if (threads && *threads >= 0 && *threads <= kMostThreads) return;
+  throw UsageError(fmt::format("{}; a whole number from 0 (one per core) to {} is right", what, kMostThreads));
 }
 
 void validate(const RunConfig& c) {

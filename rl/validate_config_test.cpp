@@ -52,7 +52,7 @@ TEST(ValidateConfig, GroupsNeedTwo) {
 
 TEST(ValidateConfig, SlipsOfTheKeyboardAreRefused) {
   EXPECT_THAT(refusal_of({"execution.threads=100000"}),
-              AllOf(HasSubstr("execution.threads is 100000"), HasSubstr("0 (one per core) to 1024")));
+              AllOf(HasSubstr("execution.threads is 100000"), HasSubstr("a whole number from 0 (one per core) to 1024 is right")));
   EXPECT_THAT(refusal_of({"eval.problems=1000000000"}), HasSubstr("eval.problems is 1000000000"));
   EXPECT_THAT(refusal_of({"rollout.prompts=1000000000"}), HasSubstr("rollout.prompts"));
   EXPECT_THAT(refusal_of({"rollout.samples=1000000000"}), HasSubstr("rollout.samples"));

@@ -14,6 +14,11 @@ constexpr unsigned kFtzDaz = 0x8040;
 // About 30 us of pausing: longer than the gap between two ops of a step, shorter than anyone notices on a shared machine.
 constexpr int kSpins = 4000;
 
+int at_least_one(int threads) {
+  require(threads >= 1, "internal: a thread pool has at least the caller's thread");
+  return threads;
+}
+
 /// Wakes the workers to find `stop` set.
 void join_all(std::vector<std::thread>& workers, std::atomic<bool>& stop, std::atomic<std::uint32_t>& generation) {
   stop.store(true);
@@ -26,7 +31,7 @@ void join_all(std::vector<std::thread>& workers, std::atomic<bool>& stop, std::a
 FtzScope::FtzScope() : saved_(_mm_getcsr()) { _mm_setcsr(kMaskAllExceptions | kFtzDaz); }
 FtzScope::~FtzScope() { _mm_setcsr(saved_); }
 
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads), parts_(new Part[std::size_t(threads_)]) {
+ThreadPool::ThreadPool(int threads) : threads_(at_least_one(threads)), parts_(new Part[std::size_t(threads_)]) {
   try {
     for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { worker(t); });
   } catch (const std::system_error& error) {

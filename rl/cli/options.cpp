@@ -6,6 +6,7 @@
 #include <cmath>
 #include <concepts>
 #include <filesystem>
+#include <optional>
 
 #include "engine/config/config.h"
 #include "kernels/core/error.h"
@@ -26,16 +27,24 @@ std::string right_values(const Range<T>& range) {
   return kind;
 }
 
+/// Nothing unless the whole text is a number of this type.
+template <class T>
+std::optional<T> number_of(const std::string& text) {
+  T number{};
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 template <class T>
 CLI::Option* add_number_option(CLI::App& app, const std::string& names, T& value, Range<T> range, const std::string& doc) {
   const std::string shown = app.get_name() + ": " + names.substr(0, names.find(','));
   const auto read = [&value, range, shown](const std::string& text) {
-    T number{};
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    bool right = error == std::errc() && stop == text.data() + text.size() && number >= range.low && number <= range.high;
-    if constexpr (std::floating_point<T>) right = right && std::isfinite(number);
+    const std::optional<T> number = number_of<T>(text);
+    bool right = number && *number >= range.low && *number <= range.high;
+    if constexpr (std::floating_point<T>) right = right && std::isfinite(*number);
     if (!right) throw UsageError(fmt::format("{} is {}; {} is right", shown, in_quotes(text), right_values(range)));
-    value = number;
+    value = *number;
   };
   return app.add_option_function<std::string>(names, read, doc);
 }
@@ -58,7 +67,12 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, double& value, 
 }
 
 void add_threads_option(CLI::App& app, int& threads) {
-  add_number(app, "--threads", threads, {0, kMostThreads}, "compute threads; default (0): one per core")->type_name("N");
+  const auto read = [&threads, command = app.get_name()](const std::string& text) {
+    const std::optional<int> number = number_of<int>(text);
+    check_threads(fmt::format("{}: --threads is {}", command, in_quotes(text)), number);
+    threads = *number;
+  };
+  app.add_option_function<std::string>("--threads", read, "compute threads; default (0): one per core")->type_name("N");
 }
 
 void add_set_option(CLI::App& app, std::vector<std::string>& assignments, const std::string& doc) {

@@ -73,7 +73,10 @@ TEST_F(Options, NumbersAreCheckedAsTheyAreRead) {
   expect_one_line(sample({"--temperature", "-1"}), 2, "--temperature is '-1'; a number of at least 0 is right");
   expect_one_line(sample({"--top-p", "1.01"}), 2, "--top-p is '1.01'");
   expect_one_line(sample({"--seed", "-1"}), 2, "--seed is '-1'; a whole number of at least 0 is right");
-  expect_one_line(sample({"--threads", "100000"}), 2, "--threads is '100000'; a whole number from 0 to 1024 is right");
+  for (const char* threads : {"100000", "-1", "two", "99999999999"}) {
+    expect_one_line(sample({"--threads", threads}), 2,
+                    "sample: --threads is '" + std::string(threads) + "'; a whole number from 0 (one per core) to 1024 is right");
+  }
   EXPECT_EQ(sample({"--seed", "18446744073709551615", "--temperature", "1e-3", "-n", "2", "--threads", "2"}).code, 0);
 }
 
@@ -118,7 +121,8 @@ TEST_F(Options, ConfigurationFaultsNameTheFile) {
   expect_one_line(plumb({"config", path("empty.yaml")}), 2, "empty.yaml");
   expect_one_line(plumb({"config", path("list.yaml")}), 2, "list.yaml");
   expect_one_line(plumb({"config", path("none.yaml")}), 2, "none.yaml");
-  expect_one_line(plumb({"config", path("run.yaml"), "--set", "execution.threads=100000"}), 2, "run.yaml: execution.threads is 100000");
+  expect_one_line(plumb({"config", path("run.yaml"), "--set", "execution.threads=100000"}), 2,
+                  "run.yaml: execution.threads is 100000; a whole number from 0 (one per core) to 1024 is right");
 }
 
 TEST_F(Options, MoreMemoryThanThereIsIsRefused) {
