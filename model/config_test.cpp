@@ -7,6 +7,7 @@
 
 #include "kernels/core/error.h"
 #include "model/files/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -16,14 +17,6 @@ using ::testing::HasSubstr;
 
 class ModelConfigTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(::testing::TempDir()) / (std::string("plumb_config_") + info->name());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   static Json qwen3() {
     return {{"architectures", {"Qwen3ForCausalLM"}},
             {"model_type", "qwen3"},
@@ -60,7 +53,7 @@ class ModelConfigTest : public ::testing::Test {
     json[key] = std::move(value);
     return error_of(json);
   }
-  std::filesystem::path folder_;
+  const test::TempFolder folder_;
 };
 
 TEST_F(ModelConfigTest, ReadsQwen3) {

@@ -11,6 +11,7 @@
 #include "model/model_testing.h"
 #include "model/safetensors/safetensors.h"
 #include "model/weights.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -27,13 +28,6 @@ std::vector<float> floats(const Buffer& b) {
 
 class HfFolder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(::testing::TempDir()) / (std::string("plumb_hf_") + info->name());
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void save(const ModelConfig& c, DType dtype = DType::f32, std::uint64_t shard = 1u << 30) {
     const Buffer flat = lively_parameters(c, 3);
     save_hf_model(folder_, ParameterList(c), c, static_cast<const float*>(flat.data()), dtype, shard);
@@ -60,7 +54,7 @@ class HfFolder : public ::testing::Test {
       if (t.name == name) return t;
     throw Error("no " + name);
   }
-  std::filesystem::path folder_;
+  const test::TempFolder folder_;
 };
 
 TEST_F(HfFolder, RoundTripInBothTypesSingleAndSharded) {

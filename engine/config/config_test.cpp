@@ -12,6 +12,7 @@
 #include "kernels/core/error.h"
 #include "model/files/files.h"
 #include "tests/paths.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 
@@ -236,8 +237,7 @@ TEST(Config, HashIsThatOfTheChangedKeysAlone) {
 }
 
 TEST(Config, BaseIsAppliedFirstAndCyclesAreRefused) {
-  const std::filesystem::path folder = testing::TempDir() + "/config_base";
-  std::filesystem::create_directories(folder);
+  const test::TempFolder folder;
   write_file(folder / "a.yaml", "count: 1\ninner: {rate: 7, limit: 3}\n");
   write_file(folder / "b.yaml", "base: a.yaml\ncount: 2\ninner: {rate: 8}\n");
   const auto c = load_config<Everything>(folder / "b.yaml");
@@ -268,7 +268,8 @@ TEST(ModelYaml, EveryShippedShapeLoads) {
 }
 
 TEST(ModelYaml, BadShapesAreRefusedByName) {
-  const std::filesystem::path file = testing::TempDir() + "/bad_shape.yaml";
+  const test::TempFolder folder;
+  const std::filesystem::path file = folder / "bad_shape.yaml";
   const auto error = [&](const char* text) -> std::string {
     write_file(file, text);
     try {

@@ -10,6 +10,7 @@
 #include "engine/data/order.h"
 #include "kernels/core/error.h"
 #include "model/files/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -20,12 +21,6 @@ using testing::IsEmpty;
 
 class Jsonl : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    file_ = std::filesystem::path(testing::TempDir()) / (std::string("plumb_jsonl_") + info->name() + ".jsonl");
-  }
-  void TearDown() override { std::filesystem::remove(file_); }
-
   std::filesystem::path written(std::string_view text) const {
     write_file(file_, text);
     return file_;
@@ -48,7 +43,8 @@ class Jsonl : public testing::Test {
     return "no error";
   }
 
-  std::filesystem::path file_;
+  const test::TempFolder folder_;
+  const std::filesystem::path file_ = folder_ / "lines.jsonl";
   // One token a letter, a = 0.
   JsonlOptions options_ = {.encode =
                                [](std::string_view text) {

@@ -11,6 +11,7 @@
 #include "engine/engine_testing.h"
 #include "engine/trainer/optimizer.h"
 #include "kernels/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -189,8 +190,7 @@ TEST(LossScaling, NoExecutionSettingChangesABitAndAResumedRunIsTheStraightOne) {
   train(one, *other, 8);
   EXPECT_TRUE(everything(*other) == everything(*straight));
 
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "plumb_loss_scaling_resume";
-  std::filesystem::remove_all(folder);
+  const test::TempFolder folder;
   auto first = make_trainer(ctx, c, n, {}, o);
   train(ctx, *first, 3);
   CheckpointStore store(folder, {}, {});
@@ -202,7 +202,6 @@ TEST(LossScaling, NoExecutionSettingChangesABitAndAResumedRunIsTheStraightOne) {
   train(ctx, second, 5);
   EXPECT_TRUE(everything(second) == everything(*straight));
   EXPECT_NE(straight->state().loss_scale.value, 0x1p22);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(LossScaling, ResetBeginsAtTheFirstScale) {

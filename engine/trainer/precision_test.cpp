@@ -8,6 +8,7 @@
 #include "engine/engine_testing.h"
 #include "engine/trainer/optimizer.h"
 #include "kernels/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -92,18 +93,16 @@ std::string four_steps(const OptimizerConfig& o, int threads, const ExecutionCon
   const Sequences data = mixed_sequences(c);
   const auto views = data.views();
   auto t = make_trainer(ctx, c, preset("hf_eager"), execution, o);
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "plumb_precision_resume";
+  const test::TempFolder folder;
   for (int i = 0; i < 4; ++i) {
     t->accumulate(ctx, views, 1.0f, weighted_objective(views));
     EXPECT_FALSE(t->step(ctx).skipped);
     if (!resumed || i != 1) continue;
-    std::filesystem::remove_all(folder);
     CheckpointStore store(folder, {}, {});
     store.save(2, [&](CheckpointWriter& w) { w.save("trainer", t->state()); });
     t = std::make_unique<Trainer>(c, preset("hf_eager"), execution, o, 40);
     CheckpointReader(*store.newest().path).load("trainer", t->state());
     t->refresh_weights(ctx);
-    std::filesystem::remove_all(folder);
   }
   const TrainerState& s = t->state();
   const auto expect_bf16 = [&](const Buffer& b, StateDType dtype) {

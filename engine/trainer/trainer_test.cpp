@@ -12,6 +12,7 @@
 #include "engine/engine_testing.h"
 #include "kernels/core/error.h"
 #include "kernels/logprob/logprob.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -396,8 +397,7 @@ TEST(Trainer, AResumedRunEqualsTheStraightOne) {
   auto straight = make_trainer(ctx, c, preset("fused"), {}, optimizer);
   const std::vector<double> rates = train(*straight, 6);
 
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "plumb_trainer_resume";
-  std::filesystem::remove_all(folder);
+  const test::TempFolder folder;
   auto first = make_trainer(ctx, c, preset("fused"), {}, optimizer);
   train(*first, 3);
   CheckpointStore store(folder, {}, {});
@@ -410,7 +410,6 @@ TEST(Trainer, AResumedRunEqualsTheStraightOne) {
   EXPECT_TRUE(state_bytes(second) == state_bytes(*straight));
   EXPECT_EQ(later, std::vector<double>(rates.begin() + 3, rates.end()));
   EXPECT_EQ(second.state().optimizer_steps, 6);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Trainer, ScoreHandsOutLogits) {

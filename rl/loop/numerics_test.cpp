@@ -1,7 +1,6 @@
 // What the two sides' numerics do to a run: aligned sides agree to the last bit, other orders of summation do not, and a schedule of
 // alignments depends on the step alone.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 #include "kernels/core/context.h"
 #include "model/files/files.h"
 #include "rl/loop/train.h"
+#include "tests/support/temp_folder.h"
 
 namespace plumb {
 namespace {
@@ -20,13 +20,10 @@ namespace fs = std::filesystem;
 class SidesOfARun : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("plumb_numerics_test_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
     write_file(folder_ / "model.yaml",
                "{family: qwen3, hidden_size: 24, intermediate_size: 40, layers: 3, heads: 2, kv_heads: 1, head_dim: 12, max_positions: 32, "
                "tied: true}");
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
   fs::path run(const std::string& name, const std::string& numerics, int steps, bool resume = false,
                const std::vector<std::string>& more = {}) const {
@@ -67,7 +64,7 @@ class SidesOfARun : public testing::Test {
     return bits;
   }
 
-  fs::path folder_;
+  const test::TempFolder folder_;
 };
 
 class EveryPreset : public SidesOfARun, public testing::WithParamInterface<std::string_view> {};
