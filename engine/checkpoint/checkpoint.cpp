@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 fs::path CheckpointWriter::model_folder() {
-  const auto folder = folder_ / "model";
+  auto folder = folder_ / "model";
   fs::create_directories(folder);
   return folder;
 }

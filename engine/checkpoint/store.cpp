@@ -92,7 +92,8 @@ CheckpointStore::CheckpointStore(fs::path run_folder, const CheckpointIdentity& 
 
 fs::path CheckpointStore::save(std::int64_t step, const std::function<void(CheckpointWriter&)>& fill, std::optional<double> metric) {
   const std::string name = step_name(step);
-  const fs::path temporary = folder_ / (std::string(kTemporary) + name), final_name = folder_ / name;
+  const fs::path temporary = folder_ / (std::string(kTemporary) + name);
+  fs::path final_name = folder_ / name;
   try {
     fs::remove_all(temporary);
     fs::create_directory(temporary);

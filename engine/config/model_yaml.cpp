@@ -60,7 +60,7 @@ std::filesystem::path find_model_yaml(const std::string& name) {
   }
   std::vector<std::string> known;
   for (const auto& folder : model_folders()) {
-    const auto file = folder / (name + ".yaml");
+    auto file = folder / (name + ".yaml");
     if (std::filesystem::is_regular_file(file, ignored)) return file;
     for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
       if (entry.path().extension() == ".yaml") known.push_back(entry.path().stem().string());

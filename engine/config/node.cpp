@@ -134,7 +134,7 @@ std::filesystem::path take_base(ConfigNode& document, const std::filesystem::pat
   if (it == document.entries.end()) return {};
   if (it->value.kind != Kind::scalar || it->value.text.empty())
     throw UsageError(fmt::format("{}: base is {}; the name of a YAML file is right", it->where, describe(it->value)));
-  const std::filesystem::path base = file.parent_path() / it->value.text;
+  std::filesystem::path base = file.parent_path() / it->value.text;
   document.entries.erase(it);
   return base;
 }

@@ -92,7 +92,7 @@ class Reader {
     throw UsageError(fmt::format("{}: {} is a section of keys; found {}", node.where, path.empty() ? "numerics" : path, describe(node)));
   }
 
-  [[noreturn]] static void unknown(const ConfigNode::Entry& e, const Key& path, std::vector<std::string_view> known) {
+  [[noreturn]] static void unknown(const ConfigNode::Entry& e, const Key& path, const std::vector<std::string_view>& known) {
     const std::string word = joined(path, e.key);
     std::string_view meant = nearest(word, known);
     if (meant.empty()) meant = nearest(e.key, known);

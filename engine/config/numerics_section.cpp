@@ -177,13 +177,13 @@ std::string comment(const Numerics& n, const std::string& indent) {
   std::vector<std::string> rounded, kept, elsewhere, backward, reductions, inert;
   for (const auto& [key, value] : numerics_facts(n)) {
     if (key.starts_with("reductions."))
-      reductions.push_back(key.substr(11) + " " + value);
+      reductions.push_back(fmt::format("{} {}", key.substr(11), value));
     else if (key.starts_with("backward."))
-      backward.push_back(key.substr(9) + " " + value);
+      backward.push_back(fmt::format("{} {}", key.substr(9), value));
     else if ((key.starts_with("merged_") || key == "one_graph"))
-      backward.push_back(key + " " + value);
+      backward.push_back(fmt::format("{} {}", key, value));
     else if (key.starts_with("layers.") || key.starts_with("final_norm."))
-      elsewhere.push_back(key + " " + value);
+      elsewhere.push_back(fmt::format("{} {}", key, value));
     else if (value == "b")
       rounded.push_back(key);
     else if (value == "f")

@@ -20,12 +20,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/config/schema.h"
 #include "kernels/numerics/align.h"
 #include "kernels/numerics/numerics.h"
 
 namespace plumb {
-
-struct ConfigField;
 
 enum class NumericsSide : std::uint8_t { rollout, update, reference, critic, count };
 inline constexpr int kNumericsSides = int(NumericsSide::count);
