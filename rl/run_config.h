@@ -1,6 +1,7 @@
 // The whole configuration of a run: engine sections plus what reinforcement learning adds.
 #pragma once
 #include "engine/config/sections.h"
+#include "engine/data/jsonl.h"
 
 namespace plumb {
 
@@ -63,6 +64,8 @@ struct SftConfig {
   int batch = 64;
   std::string data;
   bool shuffle = true;
+  TooLong too_long = TooLong::error;
+  bool skip_empty = false;
   double stop_reward = 0;
   OptimizerConfig optimizer;
 };
@@ -72,6 +75,9 @@ void visit(V& v, SftConfig& c) {
   v.field("batch", c.batch, "sequences per step");
   v.field("data", c.data, "JSONL with {prompt, response}, {text} or {ids, prompt_len} lines; empty: problems and answers of the task");
   v.field("shuffle", c.shuffle, "a new permutation each epoch; false: file order");
+  v.field("too_long", c.too_long,
+          "lines of data with more tokens than the model's window: error, drop, or cut off what is too much at the left or at the right");
+  v.field("skip_empty", c.skip_empty, "pass over lines of data without text, or with nothing to train on; false: they are an error");
   v.field(
       "stop_reward", c.stop_reward,
       "the warm start ends early when answers sampled to problems not yet seen reach this mean reward (looked at every 5 steps); 0: never");

@@ -36,7 +36,7 @@ class Jsonl : public testing::Test {
   }
   std::string rollout_error(std::string_view text) const {
     try {
-      read_rollouts_jsonl(written(text), options_);
+      read_rollouts_jsonl(written(text), 27, 4);
     } catch (const Error& e) {
       return e.what();
     }
@@ -79,16 +79,18 @@ TEST_F(Jsonl, Case41EmptyAndMissingAreErrorsWithTheLineOrAreCounted) {
   EXPECT_THAT(sft_error(good + good + "{\"prompt\":\"a\"}", options_), HasSubstr(".jsonl:3: key \"response\" is missing"));
   EXPECT_THAT(sft_error("{\"promt\":\"a\"}", options_), HasSubstr(".jsonl:1: keys are missing"));
   EXPECT_THAT(sft_error("{\"ids\":[],\"prompt_len\":1}", options_), HasSubstr(".jsonl:1: \"ids\" is empty"));
+  EXPECT_THAT(sft_error("{\"text\":\"a\"}", options_), HasSubstr(".jsonl:1: there is nothing to train on"));
+  EXPECT_THAT(sft_error("{\"ids\":[1,2],\"prompt_len\":2}", options_), HasSubstr(".jsonl:1: there is nothing to train on"));
   JsonlOptions skip = options_;
   skip.skip_empty = true;
-  const SftData data = sft(good + "{\"prompt\":\" \",\"response\":\"b\"}\n{\"text\":\"\"}\n" + good, skip);
+  const SftData data = sft(good + "{\"prompt\":\" \",\"response\":\"b\"}\n{\"text\":\"\"}\n{\"text\":\"a\"}\n" + good, skip);
   EXPECT_EQ(data.examples.size(), 2u);
-  EXPECT_EQ(data.skipped_empty, 2);
+  EXPECT_EQ(data.skipped_empty, 3);
   EXPECT_THAT(sft_error(good + "{\"prompt\":\"a\"}", skip), HasSubstr(":2: key \"response\" is missing"));
 }
 
 TEST_F(Jsonl, MalformedLinesAreRefusedWithTheirLine) {
-  EXPECT_THAT(sft_error("{\"text\":\"a\"}\n{\"text\":", options_), HasSubstr(".jsonl:2"));
+  EXPECT_THAT(sft_error("{\"text\":\"ab\"}\n{\"text\":", options_), HasSubstr(".jsonl:2"));
   EXPECT_THAT(sft_error("[1]", options_), HasSubstr(":1: each line must be a JSON object"));
   EXPECT_THAT(sft_error("{\"text\":3}", options_), HasSubstr(":1: \"text\" must be a string"));
   EXPECT_THAT(sft_error("{\"ids\":[1,27],\"prompt_len\":1}", options_), HasSubstr("token id 27 is not in the vocabulary of 27"));
@@ -113,6 +115,9 @@ TEST_F(Jsonl, Case40TooLongExamplesByTheirPolicyCountedInTokens) {
   o.too_long = TooLong::right;
   EXPECT_THAT(sft(text, o).examples[1].tokens, ElementsAre(0, 1, 2, 3, 4));
   EXPECT_EQ(sft(text, o).truncated, 1);
+  o.max_tokens = 4;  // the prompt alone
+  EXPECT_EQ(sft(text, o).examples.size(), 1u);
+  EXPECT_EQ(sft(text, o).dropped, 1);
 }
 
 TEST_F(Jsonl, ReadsRecordedRollouts) {
@@ -120,7 +125,7 @@ TEST_F(Jsonl, ReadsRecordedRollouts) {
       written("{\"group\":4,\"prompt_ids\":[1,2],\"response_ids\":[3,26],\"logprobs\":[-0.5,-1],\"reward\":1,\"finish\":\"stop\"}\n"
               "{\"group\":4,\"prompt_ids\":[1],\"response_ids\":[3,4],\"logprobs\":[0,-1],\"advantages\":[0.5,-2],\"finish\":\"length\"}\n"
               "{\"group\":5,\"prompt_ids\":[1],\"response_ids\":[3,4],\"logprobs\":[0,-1],\"advantages\":2}\n"),
-      options_);
+      27, 4);
   ASSERT_EQ(rollouts.size(), 3u);
   EXPECT_THAT(rollouts[0].prompt, ElementsAre(1, 2));
   EXPECT_THAT(rollouts[0].response, ElementsAre(3, 26));
@@ -145,13 +150,14 @@ TEST_F(Jsonl, BadRolloutsAreRefusedWithTheirLine) {
   EXPECT_THAT(rollout_error("{\"group\":0,\"prompt_ids\":[],\"response_ids\":[3],\"logprobs\":[0],\"reward\":1}"),
               HasSubstr("\"prompt_ids\" is empty"));
   EXPECT_THAT(rollout_error("\n"), HasSubstr("no rollouts"));
+  EXPECT_THAT(rollout_error("{\"group\":0,\"prompt_ids\":[1,2,3],\"response_ids\":[3,4],\"logprobs\":[0,0],\"reward\":1}"),
+              HasSubstr(":1: 5 tokens; at most 4 fit"));
 }
 
 TEST_F(Jsonl, RolloutsOfARealServer) {
   const char* shared = std::getenv("PLUMB_SHARED");
   if (shared == nullptr) GTEST_SKIP() << "PLUMB_SHARED is not set: the recorded rollouts are third-party data";
-  const auto rollouts = read_rollouts_jsonl(std::filesystem::path(shared) / "conformance/vllm/smollm2_eager.jsonl",
-                                            {.vocab_size = 49152, .max_tokens = 2048});
+  const auto rollouts = read_rollouts_jsonl(std::filesystem::path(shared) / "conformance/vllm/smollm2_eager.jsonl", 49152, 2048);
   EXPECT_EQ(rollouts.size(), 64u);
   EXPECT_EQ(std::count_if(rollouts.begin(), rollouts.end(), [](const RecordedRollout& r) { return r.group == 0; }), 4);
 }

@@ -55,6 +55,15 @@ std::optional<SftExample> sft_example(const JsonLine& line, const JsonlOptions& 
   line.fail("keys are missing: a line has \"prompt\" and \"response\", or \"text\", or \"ids\" and \"prompt_len\"");
 }
 
+std::int64_t trained_tokens(const SftExample& e) { return std::int64_t(e.tokens.size()) - e.prompt_len; }
+
+/// Whether there is a token to train on. Throws Error when there is none and skip_empty does not pass over it.
+bool trains(const JsonLine& line, const JsonlOptions& options, const SftExample& example) {
+  if (trained_tokens(example) > 0) return true;
+  if (!options.skip_empty) line.fail("there is nothing to train on, only a prompt (skip_empty: true passes over such lines)");
+  return false;
+}
+
 /// Applies too_long; false when the example is to be dropped.
 bool fit(const JsonLine& line, const JsonlOptions& options, SftExample& example, SftData& data) {
   const auto length = std::int64_t(example.tokens.size());
@@ -69,13 +78,11 @@ bool fit(const JsonLine& line, const JsonlOptions& options, SftExample& example,
       example.tokens.erase(example.tokens.begin(), example.tokens.begin() + excess);
       example.prompt_len = std::max<std::int64_t>(1, example.prompt_len - excess);
       break;
-    case TooLong::right:
-      example.tokens.resize(std::size_t(options.max_tokens));
-      example.prompt_len = std::min(example.prompt_len, options.max_tokens);
-      break;
+    case TooLong::right: example.tokens.resize(std::size_t(options.max_tokens)); break;
   }
-  ++data.truncated;
-  return true;
+  const bool anything_left = trained_tokens(example) > 0;
+  ++(anything_left ? data.truncated : data.dropped);
+  return anything_left;
 }
 
 void read_outcome(const JsonLine& line, RecordedRollout& rollout) {
@@ -101,7 +108,7 @@ SftData read_sft_jsonl(const std::filesystem::path& file, const JsonlOptions& op
   SftData data;
   for_each_json_line(file, [&](const JsonLine& line) {
     std::optional<SftExample> example = sft_example(line, options);
-    if (!example) {
+    if (!example || !trains(line, options, *example)) {
       ++data.skipped_empty;
     } else if (fit(line, options, *example, data)) {
       data.examples.push_back(std::move(*example));
@@ -111,10 +118,10 @@ SftData read_sft_jsonl(const std::filesystem::path& file, const JsonlOptions& op
   return data;
 }
 
-std::vector<RecordedRollout> read_rollouts_jsonl(const std::filesystem::path& file, const JsonlOptions& options) {
+std::vector<RecordedRollout> read_rollouts_jsonl(const std::filesystem::path& file, std::int64_t vocab_size, std::int64_t max_tokens) {
   std::vector<RecordedRollout> out;
   for_each_json_line(file, [&](const JsonLine& line) {
-    RecordedTokens tokens = recorded_tokens(line, options.vocab_size);
+    RecordedTokens tokens = recorded_tokens(line, vocab_size);
     RecordedRollout r{.prompt = std::move(tokens.prompt),
                       .response = std::move(tokens.response),
                       .logprobs = {tokens.logprobs.begin(), tokens.logprobs.end()},
@@ -123,8 +130,7 @@ std::vector<RecordedRollout> read_rollouts_jsonl(const std::filesystem::path& fi
     if (r.prompt.empty()) line.fail("\"prompt_ids\" is empty");
     if (r.response.empty()) line.fail("\"response_ids\" is empty");
     const auto length = std::int64_t(r.prompt.size() + r.response.size());
-    if (options.max_tokens > 0 && length > options.max_tokens)
-      line.fail(fmt::format("{} tokens; at most {} fit", length, options.max_tokens));
+    if (length > max_tokens) line.fail(fmt::format("{} tokens; at most {} fit", length, max_tokens));
     if (line.has("finish")) r.finished = line.text("finish") != "length";
     read_outcome(line, r);
     out.push_back(std::move(r));

@@ -33,6 +33,7 @@ TrainingRun::TrainingRun(std::unique_ptr<RunInputs> in, const TrainOptions& opti
   if (has_reference(config)) reference = std::make_unique<Reference>(config, model, numerics.reference, longest);
   sampler = new_sampler();
   if (!options.resume || !resume(options.fresh_optimizer)) start();
+  if (const std::string text = inputs->sft ? inputs->sft->left_out() : ""; !text.empty()) output.message(text);
   begin_step(state.steps);  // a run resumed behind a change of the schedule
   refresh_rollout_weights();
 }

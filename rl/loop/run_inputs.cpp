@@ -32,7 +32,7 @@ RunInputs::RunInputs(RunConfig c)
   check_held_out(config, *task);
   if (most_answers(config) > 0 && task->size(Split::train) == 0) check_alphabet(setup.tokenizer, *task, config.task.name);
   if (const SftConfig* phase = supervised_phase(config)) sft.emplace(*phase, setup, *task, problems, config.run.seed);
-  if (reads_rollouts(config)) recorded.emplace(config.rollout.file, setup.model.vocab_size);
+  if (reads_rollouts(config)) recorded.emplace(config.rollout.file, setup.model.vocab_size, setup.model.max_positions);
   longest_sequence = longest_of(*this);
 }
 

@@ -19,10 +19,18 @@ SftSource::SftSource(const SftConfig& config, const ModelSetup& setup, const Tas
   if (!setup.model.eos_ids.empty()) options.eos_id = setup.model.eos_ids.front();
   options.vocab_size = setup.model.vocab_size;
   options.max_tokens = setup.model.max_positions;
+  options.too_long = config.too_long;
+  options.skip_empty = config.skip_empty;
   file_ = read_sft_jsonl(config.data, options);
-  if (file_.examples.empty()) throw Error(fmt::format("{}: there are no examples in it", config.data));
   order_.emplace(seed, std::uint32_t(file_.examples.size()), config.shuffle);
   for (const SftExample& e : file_.examples) longest_ = std::max(longest_, std::int64_t(e.tokens.size()));
+}
+
+std::string SftSource::left_out() const {
+  const SftData& f = file_;
+  if (f.skipped_empty + f.dropped + f.truncated == 0) return "";
+  return fmt::format("supervised examples: {} used, {} of them cut; passed over: {} empty, {} too long", f.examples.size(), f.truncated,
+                     f.skipped_empty, f.dropped);
 }
 
 SftExample SftSource::example_of(const Problem& problem) const {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/data/jsonl.h"
@@ -20,7 +21,8 @@ class SftSource {
   std::vector<SftExample> next(RunState& state, std::int64_t count);
   /// Tokens of the longest example there can be.
   std::int64_t longest() const { return longest_; }
-  const SftData& file() const { return file_; }
+  /// For people: what of the file is not used as it stands. Empty: all of it is.
+  std::string left_out() const;
 
  private:
   SftExample example_of(const Problem&) const;

@@ -1,6 +1,7 @@
 // Whole runs of tiny models in this process; the command line's end-to-end tests cover folders and processes.
 #include "rl/loop/train.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -148,6 +149,18 @@ TEST_F(Training, SupervisedFromAFileInFileOrderAndFromTheTask) {
   EXPECT_EQ(rows[0].at("tokens"), 3 + 2 + 5);
   EXPECT_LT(rows[39].at("loss").get<double>(), .3 * rows[0].at("loss").get<double>());
   EXPECT_EQ(metrics(run("task", config({"run.algorithm=sft", "run.steps=2", "sft.batch=3"}))).size(), 2u);
+}
+
+TEST_F(Training, LinesThatDoNotFitAreCountedInTheLog) {
+  const std::string longer(40, '1');
+  write_file(folder_ / "mixed.jsonl", "{\"text\": \"1+2=30\"}\n{\"text\": \" \"}\n{\"text\": \"1\"}\n{\"text\": \"" + longer + "\"}\n");
+  const auto log_of = [&](const std::string& too_long) {
+    const fs::path out = run(too_long, config({"run.algorithm=sft", "sft.skip_empty=true", "sft.too_long=" + too_long,
+                                               "sft.data=" + (folder_ / "mixed.jsonl").string()}));
+    return read_file(out / "log.txt");
+  };
+  EXPECT_THAT(log_of("drop"), testing::HasSubstr("supervised examples: 1 used, 0 of them cut; passed over: 2 empty, 1 too long"));
+  EXPECT_THAT(log_of("right"), testing::HasSubstr("supervised examples: 2 used, 1 of them cut; passed over: 2 empty, 0 too long"));
 }
 
 TEST_F(Training, DataIsReadOnce) {

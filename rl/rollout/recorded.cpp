@@ -1,7 +1,5 @@
 #include "rl/rollout/recorded.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -25,16 +23,15 @@ Rollout rollout_of(RecordedRollout&& line) {
 
 }  // namespace
 
-RecordedRollouts::RecordedRollouts(const std::filesystem::path& file, std::int64_t vocab_size) {
+RecordedRollouts::RecordedRollouts(const std::filesystem::path& file, std::int64_t vocab_size, std::int64_t max_tokens) {
   std::optional<std::int64_t> last_group;
-  for (RecordedRollout& line : read_rollouts_jsonl(file, {.vocab_size = vocab_size})) {
+  for (RecordedRollout& line : read_rollouts_jsonl(file, vocab_size, max_tokens)) {
     if (last_group != line.group) groups_.emplace_back();
     last_group = line.group;
     Rollout r = rollout_of(std::move(line));
     longest_ = std::max(longest_, std::int64_t(r.tokens.size()));
     groups_.back().push_back(std::move(r));
   }
-  if (groups_.empty()) throw Error(fmt::format("{}: there are no rollouts in it", file.string()));
 }
 
 RolloutBatch RecordedRollouts::batch(std::uint64_t first, std::int64_t count) const {

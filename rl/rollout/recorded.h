@@ -10,10 +10,10 @@ namespace plumb {
 
 class RecordedRollouts {
  public:
-  /// Reads everything. Throws Error with file and line for what is missing or does not fit.
-  RecordedRollouts(const std::filesystem::path& file, std::int64_t vocab_size);
+  /// Reads everything. Throws Error with file and line for what is missing or does not fit: ids in the model's vocabulary, at most
+  /// max_tokens of prompt and response.
+  RecordedRollouts(const std::filesystem::path& file, std::int64_t vocab_size, std::int64_t max_tokens);
 
-  std::int64_t groups() const { return std::int64_t(groups_.size()); }
   std::int64_t longest() const { return longest_; }  // prompt and response, tokens
   /// The `count` groups from number `first` on, the file read round and round.
   RolloutBatch batch(std::uint64_t first, std::int64_t count) const;

@@ -97,8 +97,7 @@ TEST(Recorded, ConsecutiveLinesOfAGroupAreAGroup) {
                    "\n"
                    R"({"group": 2, "prompt_ids": [1], "response_ids": [6], "logprobs": [-2], "advantages": 0.5})"
                    "\n");
-  const RecordedRollouts recorded(file, 10);
-  EXPECT_EQ(recorded.groups(), 2);
+  const RecordedRollouts recorded(file, 10, 4);
   EXPECT_EQ(recorded.longest(), 4);
   const RolloutBatch batch = recorded.batch(1, 2);  // the second group, then round to the first
   ASSERT_EQ(batch.rollouts.size(), 3u);
